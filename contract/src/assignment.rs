@@ -54,7 +54,7 @@ pub enum Error {
     )]
     Release {
         /// What this release does not know.
-        what: Found,
+        what: FoundAssignment,
         /// Which one it is.
         found: u32,
         /// Those that this release knows.
@@ -70,14 +70,14 @@ pub enum Error {
 
 /// What of an assignment has versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundAssignment {
     /// Its layout.
     Layout,
     /// How trees are derived.
     Algorithm,
 }
 
-impl Found {
+impl FoundAssignment {
     /// Refuses what is not within the versions that are read.
     fn within(self, found: u32, reads: &RangeInclusive<u32>) -> Result<(), Error> {
         match reads.contains(&found) {
@@ -91,7 +91,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundAssignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Layout => "version",
@@ -154,7 +154,7 @@ pub struct Assignment {
     pub relaxed_ordering: bool,
     /// Where checkpoints go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<CheckpointPlace>,
+    pub checkpoint: Option<CheckpointFolder>,
     /// The checkpoint this attempt resumes from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<CheckpointRef>,
@@ -199,7 +199,7 @@ pub struct AssignedNode {
 /// Where checkpoints go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CheckpointPlace {
+pub struct CheckpointFolder {
     /// The claim.
     pub claim_name: String,
     /// The folder in it.
@@ -236,8 +236,8 @@ impl Assignment {
     /// Checks everything that readers rely on.
     pub fn validate(&self) -> Result<(), Error> {
         let refuse = |why: String| Err(Error::Invalid(why));
-        Found::Layout.within(self.version, &VERSIONS)?;
-        Found::Algorithm.within(self.algorithm, &ALGORITHMS)?;
+        FoundAssignment::Layout.within(self.version, &VERSIONS)?;
+        FoundAssignment::Algorithm.within(self.algorithm, &ALGORITHMS)?;
         if self.attempt == 0 {
             return refuse("attempts are counted from 1".to_owned());
         }
@@ -299,7 +299,7 @@ impl Assignment {
         let json = unpack(packed, limit)?;
         // What another release wrote in its own way is no damage.
         let layout: Layout = serde_json::from_slice(&json).map_err(Error::Parse)?;
-        Found::Layout.within(layout.version, &VERSIONS)?;
+        FoundAssignment::Layout.within(layout.version, &VERSIONS)?;
         let assignment: Self = serde_json::from_slice(&json).map_err(Error::Parse)?;
         assignment.validate()?;
         Ok(assignment)
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn of_another_release_is_said_which_versions_this_one_reads() {
         let said = |found| {
-            Found::Layout
+            FoundAssignment::Layout
                 .within(found, &(2..=3))
                 .unwrap_err()
                 .to_string()
@@ -411,9 +411,9 @@ mod tests {
             "failed to read the assignment: made by a newer release: version 4, this release reads 2 to 3"
         );
         for inside in 2..=3 {
-            assert!(Found::Layout.within(inside, &(2..=3)).is_ok());
+            assert!(FoundAssignment::Layout.within(inside, &(2..=3)).is_ok());
         }
-        let newer = Found::Algorithm
+        let newer = FoundAssignment::Algorithm
             .within(2, &(1..=1))
             .unwrap_err()
             .to_string();

@@ -25,9 +25,9 @@ pub const LAUNCHER: &str = "launcher";
 pub const ROSTER: &str = "roster.json";
 /// A folder with a file for each local rank that is attached to a sidecar, or has called and left, written by it for the
 /// one in its place.
-pub const WELCOMED: &str = "welcomed";
+pub const ATTACHED_RANKS: &str = "welcomed";
 /// What the sidecar's engine did last, written by it when something has failed.
-pub const FLIGHT: &str = "hfreduce-flight.json";
+pub const FLIGHT_RECORDING: &str = "hfreduce-flight.json";
 /// Exists when the pod was asked to stop; made by the launcher.
 pub const STOP: &str = "stop";
 /// Exists when nothing of this pod may run on, because others do its work or did: made by the sidecar. Holds why.
@@ -95,7 +95,7 @@ pub struct Progress {
 /// Why a program could not go on, as it says itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cause {
+pub struct StatedCause {
     /// What it means for the job.
     pub kind: CauseKind,
     /// What happened, for people.
@@ -157,7 +157,7 @@ impl Progress {
     }
 }
 
-impl Cause {
+impl StatedCause {
     /// Reads why ranks of this node ended, if any has said so.
     pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
         read_if_any(&dir.join(CAUSE), PROGRESS_LIMIT_BYTES)
@@ -318,20 +318,23 @@ mod tests {
     #[test]
     fn a_cause_is_read_as_the_ranks_write_it_and_a_sentence_is_bounded() {
         let dir = folder();
-        assert_eq!(Cause::read(dir.path()).unwrap(), None);
+        assert_eq!(StatedCause::read(dir.path()).unwrap(), None);
         let write = |message: &str| {
             let cause = serde_json::json!({"kind": "NoUsableCheckpoint", "message": message});
             fs::write(dir.path().join(CAUSE), cause.to_string()).unwrap();
         };
         write("none loads");
-        let cause = Cause::read(dir.path()).unwrap().unwrap();
+        let cause = StatedCause::read(dir.path()).unwrap().unwrap();
         assert_eq!(
             (cause.kind, &*cause.message),
             (CauseKind::NoUsableCheckpoint, "none loads")
         );
         for wrong in ["two\nlines", &"x".repeat(TEXT_LIMIT_CHARS + 1)] {
             write(wrong);
-            assert!(matches!(Cause::read(dir.path()), Err(Error::Parse { .. })));
+            assert!(matches!(
+                StatedCause::read(dir.path()),
+                Err(Error::Parse { .. })
+            ));
         }
     }
 

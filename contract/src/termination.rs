@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use topology::CheckpointRef;
 
-use crate::run_dir::Cause;
+use crate::run_dir::StatedCause;
 
 /// Where the launcher writes it.
 pub const PATH: &str = "/dev/termination-log";
@@ -28,7 +28,7 @@ pub enum Error {
 
 /// How the trainer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// Every rank exited with 0.
     Succeeded,
     /// It was asked to stop, and stopped.
@@ -42,7 +42,7 @@ pub enum Outcome {
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
     /// How the trainer ended.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// The global rank that failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
@@ -57,7 +57,7 @@ pub struct TerminationMessage {
     pub ack: Option<CheckpointRef>,
     /// Why it failed, where the program itself is not at fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
+    pub cause: Option<StatedCause>,
     /// The last lines of the failed rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
@@ -65,7 +65,7 @@ pub struct TerminationMessage {
 
 impl TerminationMessage {
     /// A message that tells the outcome alone.
-    pub fn new(outcome: Outcome) -> Self {
+    pub fn new(outcome: RunOutcome) -> Self {
         Self {
             outcome,
             rank: None,
@@ -137,7 +137,7 @@ mod tests {
                 digest: "f".repeat(128),
             }),
             log: Some(log.to_owned()),
-            ..TerminationMessage::new(Outcome::Failed)
+            ..TerminationMessage::new(RunOutcome::Failed)
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_longest_cause_leaves_room_for_a_log() {
         let message = TerminationMessage {
-            cause: Some(Cause {
+            cause: Some(StatedCause {
                 kind: CauseKind::CheckpointUnavailable,
                 message: "\u{10ffff}".repeat(TEXT_LIMIT_CHARS),
             }),

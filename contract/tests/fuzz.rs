@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use contract::CheckpointRef;
 use contract::assignment::Assignment;
-use contract::termination::{Outcome, TerminationMessage};
+use contract::termination::{RunOutcome, TerminationMessage};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sim::{Rng, damage, explore};
@@ -61,7 +61,7 @@ fn documents() {
                 digest: "ab".repeat(32),
             }),
             log: Some("é\n".repeat(rng.below(2000))),
-            ..TerminationMessage::new(Outcome::Failed)
+            ..TerminationMessage::new(RunOutcome::Failed)
         }
         .encode();
         assert!(TerminationMessage::parse(&message).is_ok());

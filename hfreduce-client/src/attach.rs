@@ -19,8 +19,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use message::{
-    GROUP_LIMIT, GROUPS_IN_PACKET, Members, OPERATION_LIMIT, RANKS_LIMIT, Standing, ToClient,
-    ToSidecar, Told, VERSION,
+    ClientMessage, GROUP_LIMIT, GROUPS_IN_PACKET, Members, OPERATION_LIMIT, RANKS_LIMIT,
+    RestoredGroup, SidecarAnswer, Standing, VERSION,
 };
 
 /// Largest packet: the members of an attempt of 2,600 nodes of which every other one is lost.
@@ -87,9 +87,9 @@ impl Listener {
     }
 
     /// The next connection, if one waits.
-    pub fn accept(&self) -> Result<Option<Channel>, Error> {
+    pub fn accept(&self) -> Result<Option<AttachChannel>, Error> {
         match rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(fd) => Ok(Some(Channel(fd))),
+            Ok(fd) => Ok(Some(AttachChannel(fd))),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(source) => Err(Error::Exchange(source.into())),
         }
@@ -104,15 +104,15 @@ impl AsFd for Listener {
 
 /// A connection, at either end. It never blocks: poll it first.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct AttachChannel(OwnedFd);
 
-impl AsFd for Channel {
+impl AsFd for AttachChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Channel {
+impl AttachChannel {
     /// Connects to the sidecar at `path`.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let failed = |doing, source: Errno| Error::Socket {
@@ -230,11 +230,11 @@ mod tests {
     use super::*;
     use link::segment::{Segment, SegmentView, Writers};
 
-    fn pair() -> (Channel, Channel, tempfile::TempDir) {
+    fn pair() -> (AttachChannel, AttachChannel, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
         let listener = Listener::bind(&path).unwrap();
-        let client = Channel::connect(&path).unwrap();
+        let client = AttachChannel::connect(&path).unwrap();
         poll(&listener);
         let server = listener.accept().unwrap().unwrap();
         (server, client, dir)
@@ -254,13 +254,13 @@ mod tests {
         let (server, client, _dir) = pair();
         let mut segment = Segment::create("test", 1, Writers::Creator).unwrap();
         segment.bytes_mut()[3] = 9;
-        let announced = ToClient::Result {
+        let announced = SidecarAnswer::Result {
             segment: 1,
             bytes: segment.len() as u64,
         };
         server.send(&announced, &[segment.fd()]).unwrap();
         poll(&client);
-        let (heard, fds) = client.receive_with_fds::<ToClient>().unwrap().unwrap();
+        let (heard, fds) = client.receive_with_fds::<SidecarAnswer>().unwrap().unwrap();
         assert_eq!(heard, announced);
         assert_eq!(
             SegmentView::open(&fds[0], segment.len()).unwrap().bytes()[3],
@@ -268,7 +268,7 @@ mod tests {
         );
         drop(server);
         poll(&client);
-        let closed = client.receive_with_fds::<ToClient>();
+        let closed = client.receive_with_fds::<SidecarAnswer>();
         assert!(matches!(closed, Err(Error::Closed)));
     }
 
@@ -276,11 +276,11 @@ mod tests {
     fn last_words_are_heard_also_from_who_has_not_read_everything() {
         let (server, client, _dir) = pair();
         let members = Members::new(1, &[0], 1);
-        server.send(&ToClient::Members(members), &[]).unwrap();
-        client.send(&ToSidecar::Detach, &[]).unwrap();
+        server.send(&SidecarAnswer::Members(members), &[]).unwrap();
+        client.send(&ClientMessage::Detach, &[]).unwrap();
         drop(client);
-        assert_eq!(server.receive().unwrap(), Some(ToSidecar::Detach));
-        let end = server.receive::<ToSidecar>();
+        assert_eq!(server.receive().unwrap(), Some(ClientMessage::Detach));
+        let end = server.receive::<ClientMessage>();
         assert!(matches!(end, Err(Error::Closed)), "{end:?}");
     }
 
@@ -288,10 +288,12 @@ mod tests {
     fn descriptors_of_a_client_are_not_taken() {
         let (server, client, _dir) = pair();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        client.send(&ToSidecar::Detach, &[writer.as_fd()]).unwrap();
+        client
+            .send(&ClientMessage::Detach, &[writer.as_fd()])
+            .unwrap();
         drop(writer);
         poll(&server);
-        assert_eq!(server.receive().unwrap(), Some(ToSidecar::Detach));
+        assert_eq!(server.receive().unwrap(), Some(ClientMessage::Detach));
         // The end comes when nobody holds the other side any more; a taken descriptor would be for good.
         poll(&reader);
         assert_eq!(rustix::io::read(&reader, &mut [0]).unwrap(), 0);
@@ -303,10 +305,10 @@ mod tests {
         rustix::net::send(&client, b"\xff\x00{", SendFlags::empty()).unwrap();
         poll(&server);
         assert!(matches!(
-            server.receive::<ToSidecar>(),
+            server.receive::<ClientMessage>(),
             Err(Error::Parse(_))
         ));
-        let missing = Channel::connect(&dir.path().join("none")).unwrap_err();
+        let missing = AttachChannel::connect(&dir.path().join("none")).unwrap_err();
         assert!(missing.to_string().contains("none"), "{missing}");
     }
 }

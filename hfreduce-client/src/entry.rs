@@ -22,11 +22,11 @@ const TEXT_AT: usize = 3;
 /// Not an entry that this version writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to read an entry of the ring: {0}")]
-pub struct Malformed(&'static str);
+pub struct MalformedEntry(&'static str);
 
 /// Where an input lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SegmentRange {
     /// The segment's number, given by the sidecar.
     pub segment: u32,
     /// The first byte, a multiple of 64.
@@ -45,7 +45,7 @@ pub enum Submission {
         /// The operation.
         call: Call,
         /// Where this rank's contribution lies.
-        input: Place,
+        input: SegmentRange,
     },
     /// Open a group of ranks.
     Open {
@@ -60,7 +60,7 @@ pub enum Submission {
         /// What it computes goes before what groups of a lower priority compute; 0 is the world's.
         priority: i8,
         /// Where the ranks lie, four bytes each.
-        input: Place,
+        input: SegmentRange,
     },
     /// The result of a finished operation is not read any more.
     Release {
@@ -104,29 +104,30 @@ impl Submission {
     }
 
     /// From words.
-    pub fn decode(words: &[u64; SUBMISSION_WORDS]) -> Result<Self, Malformed> {
+    pub fn decode(words: &[u64; SUBMISSION_WORDS]) -> Result<Self, MalformedEntry> {
         let [kind, ticket, c0, c1, c2, c3, segment, offset, group, ..] = *words;
         let input = || {
-            let segment = u32::try_from(segment).map_err(|_| Malformed("no such segment"))?;
-            Ok(Place { segment, offset })
+            let segment = u32::try_from(segment).map_err(|_| MalformedEntry("no such segment"))?;
+            Ok(SegmentRange { segment, offset })
         };
         match kind {
             CALL => Ok(Self::Call {
                 ticket,
                 group,
-                call: Call::decode(&[c0, c1, c2, c3]).ok_or(Malformed("no such call"))?,
+                call: Call::decode(&[c0, c1, c2, c3]).ok_or(MalformedEntry("no such call"))?,
                 input: input()?,
             }),
             OPEN => Ok(Self::Open {
                 ticket,
                 group,
-                ranks: u32::try_from(c0).map_err(|_| Malformed("no such number of ranks"))?,
+                ranks: u32::try_from(c0).map_err(|_| MalformedEntry("no such number of ranks"))?,
                 replicated: c1 != 0,
-                priority: i8::try_from(c2 as i64).map_err(|_| Malformed("no such priority"))?,
+                priority: i8::try_from(c2 as i64)
+                    .map_err(|_| MalformedEntry("no such priority"))?,
                 input: input()?,
             }),
             RELEASE => Ok(Self::Release { ticket }),
-            _ => Err(Malformed("no such kind of submission")),
+            _ => Err(MalformedEntry("no such kind of submission")),
         }
     }
 }
@@ -145,7 +146,7 @@ pub enum FailureKind {
 
 /// How an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The result lies at the start of a segment.
     Done {
         /// The segment's number.
@@ -170,7 +171,7 @@ pub struct Completion {
     /// The process's number for it.
     pub ticket: u64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
 }
 
 impl Completion {
@@ -179,7 +180,7 @@ impl Completion {
         let mut words = [0; COMPLETION_WORDS];
         words[1] = self.ticket;
         match &self.outcome {
-            Outcome::Done {
+            CallOutcome::Done {
                 segment,
                 bytes,
                 epoch,
@@ -187,7 +188,7 @@ impl Completion {
                 words[0] = DONE;
                 words[2..5].copy_from_slice(&[u64::from(*segment), *bytes, *epoch]);
             }
-            Outcome::Failed { kind, text } => {
+            CallOutcome::Failed { kind, text } => {
                 words[0] = match kind {
                     FailureKind::Mismatch => MISMATCH,
                     FailureKind::Broken => BROKEN,
@@ -210,7 +211,7 @@ impl Completion {
     }
 
     /// From words.
-    pub fn decode(words: &[u64; COMPLETION_WORDS]) -> Result<Self, Malformed> {
+    pub fn decode(words: &[u64; COMPLETION_WORDS]) -> Result<Self, MalformedEntry> {
         let [kind, ticket, length, first, second, ..] = *words;
         let failed = |kind| {
             let bytes: Vec<u8> = words[TEXT_AT..]
@@ -218,21 +219,21 @@ impl Completion {
                 .flat_map(|word| word.to_le_bytes())
                 .take(length.min(TEXT_LIMIT_BYTES as u64) as usize)
                 .collect();
-            Outcome::Failed {
+            CallOutcome::Failed {
                 kind,
                 text: String::from_utf8_lossy(&bytes).into_owned(),
             }
         };
         let outcome = match kind {
-            DONE => Outcome::Done {
-                segment: u32::try_from(length).map_err(|_| Malformed("no such segment"))?,
+            DONE => CallOutcome::Done {
+                segment: u32::try_from(length).map_err(|_| MalformedEntry("no such segment"))?,
                 bytes: first,
                 epoch: second,
             },
             MISMATCH => failed(FailureKind::Mismatch),
             BROKEN => failed(FailureKind::Broken),
             REFUSED => failed(FailureKind::Refused),
-            _ => return Err(Malformed("no such kind of outcome")),
+            _ => return Err(MalformedEntry("no such kind of outcome")),
         };
         Ok(Self { ticket, outcome })
     }
@@ -251,7 +252,7 @@ mod tests {
             ticket: 9,
             group: 5 << 33,
             call: Call::new(OpKind::AllGather, DType::Bf16, 1 << 40),
-            input: Place {
+            input: SegmentRange {
                 segment: 3,
                 offset: 64,
             },
@@ -263,7 +264,7 @@ mod tests {
             ranks: 128,
             replicated: true,
             priority: -3,
-            input: Place {
+            input: SegmentRange {
                 segment: 3,
                 offset: 0,
             },
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(Submission::decode(&release.encode()), Ok(release));
         let done = Completion {
             ticket: 9,
-            outcome: Outcome::Done {
+            outcome: CallOutcome::Done {
                 segment: 3,
                 bytes: 1 << 40,
                 epoch: 7,
@@ -286,12 +287,13 @@ mod tests {
     fn a_long_text_is_cut_between_characters() {
         let failed = Completion {
             ticket: 1,
-            outcome: Outcome::Failed {
+            outcome: CallOutcome::Failed {
                 kind: FailureKind::Broken,
                 text: "é".repeat(1000),
             },
         };
-        let Outcome::Failed { text, .. } = Completion::decode(&failed.encode()).unwrap().outcome
+        let CallOutcome::Failed { text, .. } =
+            Completion::decode(&failed.encode()).unwrap().outcome
         else {
             panic!("a failure stays one");
         };

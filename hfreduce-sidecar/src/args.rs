@@ -11,7 +11,7 @@ use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES, Timing};
 use hfreduce_client::{DType, Numerics};
 
 use crate::bench::LAYERS;
-use crate::meet::{Checksum, Preference, Rdma};
+use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Numa;
 
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
@@ -36,7 +36,7 @@ pub enum Command {
     /// Join the gang and serve the node's processes until a signal.
     Serve(Box<Serve>),
     /// Exit with 0 when the gang has joined and processes may attach. Else print the reason and exit with 1.
-    Ready(Ready),
+    Ready(ReadyArgs),
     /// Measure all-reduce between sidecars over this machine's loopback, and compare it with memcpy.
     Bench(Bench),
     /// Check this machine with an all-reduce within one node. The exit code is the result: 0 passed, 1 could not run, 2
@@ -158,8 +158,8 @@ impl Default for Fabric {
 
 impl RdmaFlags {
     /// For a node that peers reach at this address, on this Fabric.
-    pub fn resolve(&self, near: IpAddr, fabric: Fabric) -> Rdma {
-        Rdma {
+    pub fn resolve(&self, near: IpAddr, fabric: Fabric) -> RdmaNegotiation {
+        RdmaNegotiation {
             library: self.rdma_library.clone(),
             device: self.rdma_device.clone(),
             port: self.rdma_port,
@@ -176,7 +176,7 @@ impl RdmaFlags {
 
 /// Flags of `ready`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Ready {
+pub struct ReadyArgs {
     /// The folder shared with the trainer.
     #[arg(long, env = "FIREFLYER_RUN_DIR", default_value = contract::run_dir::PATH)]
     pub run_dir: PathBuf,

@@ -57,13 +57,13 @@ pub struct Background {
 
 /// An answer that will come. Nobody works for one that is dropped, and what was made for it is dropped on the thread.
 #[derive(Debug)]
-pub struct Answer<T> {
+pub struct BackgroundAnswer<T> {
     answer: Receiver<T>,
     /// Looked at by the thread.
     _wanted: Arc<()>,
 }
 
-impl<T> Answer<T> {
+impl<T> BackgroundAnswer<T> {
     /// What came of it; none while it is under way.
     pub fn take(&self) -> Option<Result<T, Unable>> {
         match self.answer.try_recv() {
@@ -90,7 +90,7 @@ impl Background {
     pub fn ask<T: Send + 'static>(
         &mut self,
         make: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Answer<T>, Unable> {
+    ) -> Result<BackgroundAnswer<T>, Unable> {
         let (sender, answer) = sync_channel(1);
         let wanted = Arc::new(());
         let is_wanted = Arc::downgrade(&wanted);
@@ -105,7 +105,7 @@ impl Background {
             wakes.wake_fd().notify();
         }))
         .map_err(|(_work, why)| why)?;
-        Ok(Answer {
+        Ok(BackgroundAnswer {
             answer,
             _wanted: wanted,
         })
@@ -168,7 +168,7 @@ mod tests {
         (Background::new("test", wakes, before), allow)
     }
 
-    fn wait<T>(answer: &Answer<T>) -> Result<T, Unable> {
+    fn wait<T>(answer: &BackgroundAnswer<T>) -> Result<T, Unable> {
         let start = Instant::now();
         loop {
             if let Some(answer) = answer.take() {

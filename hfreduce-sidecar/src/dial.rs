@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use crate::frame::Link;
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, initiate, limit};
 use crate::linker::Arrivals;
-use crate::meet::{Meeting, Side};
+use crate::negotiate::{Negotiator, Side};
 
 /// How long a connection may take to be made before it is tried again.
 const DIAL_LIMIT: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub(crate) struct Dial {
     pub(crate) over: Arc<AtomicBool>,
     /// Takes the connection, with the neighbour's rank.
     pub(crate) arrivals: Arrivals,
-    pub(crate) meeting: Arc<Meeting>,
+    pub(crate) negotiator: Arc<Negotiator>,
 }
 
 impl Dial {
@@ -72,12 +72,12 @@ impl Dial {
 
     fn once(&self) -> Result<Link, Error> {
         let mut stream = TcpStream::connect_timeout(&self.address, DIAL_LIMIT)?;
-        self.meeting.tune(&stream)?;
+        self.negotiator.tune(&stream)?;
         let theirs = initiate(&mut stream, &self.credentials)?;
         match theirs.party {
             Party::Sidecar { rank } if rank as usize == self.peer => {
                 propose(&mut stream, self.epoch)?;
-                Ok(self.meeting.agree(stream, rank, Side::Dialled)?)
+                Ok(self.negotiator.agree(stream, rank, Side::Dialled)?)
             }
             Party::Sidecar { .. } | Party::Operator => Err(Error::Somebody {
                 expected: self.peer,

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use collective::membership::encoding::Peer;
 use collective::membership::{Reach, probes};
-use collective::recovery::Report as Progress;
+use collective::recovery::EpochReport as Progress;
 use tracing::{info, warn};
 
-use crate::engine::{self, Command, Engine, Notice};
-use crate::node::{Error, Joined, LOOK, Node, Running};
-use crate::rendezvous::{Order, Rendezvous, Report, Standstill};
+use crate::engine::{self, Engine, EngineCommand, Notice};
+use crate::node::{Error, Joined, LOOK, Running, SidecarNode};
+use crate::rendezvous::{NodeReport, Order, Rendezvous, StoppedNode};
 
 /// How long a member may take to answer whether it is reached.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 
 /// A node that follows the operator's orders.
 pub(crate) struct Follower<'a> {
-    node: &'a Node,
+    node: &'a SidecarNode,
     rendezvous: &'a Rendezvous,
     /// Orders heard while connecting.
     heard: RefCell<VecDeque<Order>>,
@@ -53,7 +53,7 @@ struct Waiting {
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(node: &'a Node, rendezvous: &'a Rendezvous) -> Self {
+    pub(crate) fn new(node: &'a SidecarNode, rendezvous: &'a Rendezvous) -> Self {
         Self {
             node,
             rendezvous,
@@ -78,7 +78,7 @@ impl<'a> Follower<'a> {
             {
                 break;
             }
-            self.listen()?;
+            self.poll()?;
             self.ask_whom_it_reaches();
             let earlier = self.heard.borrow_mut().pop_front();
             let order = match earlier {
@@ -94,7 +94,7 @@ impl<'a> Follower<'a> {
                     Err(RecvTimeoutError::Disconnected) => break,
                 },
             };
-            self.obey(order)?;
+            self.on_order(order)?;
         }
         match self.engine {
             Some((thread, _)) => match thread.join() {
@@ -105,15 +105,15 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn obey(&mut self, order: Order) -> Result<(), Error> {
+    fn on_order(&mut self, order: Order) -> Result<(), Error> {
         match order {
             // Said again after a reconnection: the links stand.
             Order::Roster { epoch, nodes } if self.has_joined(epoch, &nodes) => {
-                self.rendezvous.reporter.send(Report::Joined { epoch });
+                self.rendezvous.reporter.send(NodeReport::Joined { epoch });
             }
             Order::Roster { epoch, nodes } => self.connect(epoch, nodes, None)?,
             Order::Next { epoch, members, .. } if self.has_joined(epoch, &members) => {
-                self.rendezvous.reporter.send(Report::Joined { epoch });
+                self.rendezvous.reporter.send(NodeReport::Joined { epoch });
             }
             Order::Next { epoch, .. } if self.has_stopped_in(epoch) => {}
             Order::Next {
@@ -131,7 +131,7 @@ impl<'a> Follower<'a> {
                 self.node.note_void(&reason);
                 self.is_void = true;
                 self.give_up(reason.clone())?;
-                self.tell(Command::Void(reason));
+                self.tell(EngineCommand::Void(reason));
             }
         }
         Ok(())
@@ -139,12 +139,12 @@ impl<'a> Follower<'a> {
 
     /// The others will not have this node, which matters to processes that wait for them.
     fn give_up(&mut self, reason: String) -> Result<(), Error> {
-        if self.engine.is_none() && self.node.has_welcomed() {
+        if self.engine.is_none() && self.node.has_attached() {
             self.forget(self.asked)?;
         }
         // Also when it waits for its processes and has not reported yet.
         if self.waiting.take().is_some() || self.engine.is_some() && self.epoch.is_none() {
-            self.tell(Command::GiveUp(reason));
+            self.tell(EngineCommand::GiveUp(reason));
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl<'a> Follower<'a> {
                 waiting.said = None;
             }
             Some(_) => {}
-            None if self.engine.is_some() => self.tell(Command::Stop),
+            None if self.engine.is_some() => self.tell(EngineCommand::Stop),
             None => self.forget(epoch)?,
         }
         Ok(())
@@ -219,7 +219,7 @@ impl<'a> Follower<'a> {
         };
         let joined = self.node.join(epoch, peers.clone(), resume, replaced)?;
         if joined.is_some() {
-            self.rendezvous.reporter.send(Report::Joined { epoch });
+            self.rendezvous.reporter.send(NodeReport::Joined { epoch });
             self.joined = joined;
         }
         Ok(())
@@ -240,7 +240,7 @@ impl<'a> Follower<'a> {
             if let Err(error) = self.node.announce(epoch, &joined.peers) {
                 warn!(%error, "the trainer cannot read who the members are");
             }
-            self.tell(Command::Enter(Box::new(joined.of)));
+            self.tell(EngineCommand::Enter(Box::new(joined.of)));
             return Ok(());
         }
         let reporter = self.rendezvous.reporter.clone();
@@ -260,7 +260,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: EngineCommand) {
         if let Some((_, running)) = &self.engine {
             running.commands.send(command).ok();
             self.node.stop.wake_fd().notify();
@@ -268,13 +268,13 @@ impl<'a> Follower<'a> {
     }
 
     /// Hears what the engine has to tell.
-    fn listen(&mut self) -> Result<(), Error> {
+    fn poll(&mut self) -> Result<(), Error> {
         let Some((_, running)) = &self.engine else {
             return Ok(());
         };
         for notice in running.notices.try_iter() {
             match notice {
-                Notice::RankLost => self.rendezvous.reporter.send(Report::RankLost),
+                Notice::RankLost => self.rendezvous.reporter.send(NodeReport::RankLost),
                 Notice::Stopped { .. } if self.is_void => {}
                 Notice::Stopped { epoch, report } => {
                     collective::membership::encoding::fits(&report)?;
@@ -309,11 +309,13 @@ impl<'a> Follower<'a> {
             return;
         }
         waiting.said = Some(reach.clone());
-        self.rendezvous.reporter.send(Report::Stopped(Standstill {
-            epoch: waiting.epoch,
-            report: waiting.report.clone(),
-            reach,
-        }));
+        self.rendezvous
+            .reporter
+            .send(NodeReport::Stopped(StoppedNode {
+                epoch: waiting.epoch,
+                report: waiting.report.clone(),
+                reach,
+            }));
     }
 }
 

@@ -39,7 +39,7 @@ impl Header for FencedFrame {
 
     /// A part that goes up is a source of a reduction, and its slot is returned after that.
     fn is_read_in_place(&self) -> bool {
-        matches!(self.frame, Frame::Up { .. })
+        matches!(self.frame, Frame::ReduceChunk { .. })
     }
 
     /// What waits for room may wait as long as a late rank, and its sender lives.
@@ -49,7 +49,7 @@ impl Header for FencedFrame {
 
     fn payload_name(&self) -> String {
         match self.frame {
-            Frame::Up { op, chunk, .. } | Frame::Down { op, chunk, .. } => {
+            Frame::ReduceChunk { op, chunk, .. } | Frame::BroadcastChunk { op, chunk, .. } => {
                 format!("chunk {chunk} of operation {op}")
             }
             Frame::Data { message, chunk, .. } => {
@@ -60,14 +60,14 @@ impl Header for FencedFrame {
             }
             Frame::Refuse { .. }
             | Frame::Fail { .. }
-            | Frame::Want { .. }
-            | Frame::Deny { .. }
+            | Frame::ReadyToReceive { .. }
+            | Frame::ReceiveRejected { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Abort { .. }
-            | Frame::Mark { .. }
+            | Frame::Watermark { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. }
+            | Frame::Leaving { .. }
             | Frame::Open { .. }
             | Frame::Opened { .. } => "a frame without payload".to_owned(),
         }

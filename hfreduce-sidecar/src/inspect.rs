@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::numa::Report;
+use crate::numa::PlacementReport;
 
 /// How old a snapshot may be.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -28,13 +28,13 @@ pub struct Ops {
     /// Why the epoch is over, if it is.
     pub broken: Option<String>,
     /// Neighbours to which links stand.
-    pub links: Vec<Neighbour>,
+    pub links: Vec<LinkState>,
     /// Operations that are not over here.
     pub operations: Vec<Operation>,
     /// Calls of local ranks that wait for their turn or for memory.
     pub waiting: Vec<Waiting>,
     /// Where memory and the engine lie.
-    pub placement: Report,
+    pub placement: PlacementReport,
     /// What happened last, oldest first: the flight recorder.
     pub history: Vec<String>,
 }
@@ -42,7 +42,7 @@ pub struct Ops {
 /// A node next to this one in the trees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Neighbour {
+pub struct LinkState {
     /// Its rank in the attempt.
     pub node: u32,
     /// Its name.

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::meet;
+use crate::negotiate;
 use link::handshake::{self, Identity, Initiator, Key, NONCE_BYTES, Responder};
 
 /// How long the other side may take for a message of the handshake.
@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The two could not agree on how to go on.
     #[error(transparent)]
-    Transport(#[from] meet::Error),
+    Transport(#[from] negotiate::Error),
     /// Not one of those who may connect.
     #[error("{0} is no neighbour that connects to this node now")]
     Unwanted(Identity),
@@ -142,11 +142,11 @@ mod tests {
     fn who_sends_byte_by_byte_is_not_waited_for_longer() {
         const LIMIT: Duration = Duration::from_millis(300);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut unauthenticated = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let dripping = thread::spawn(move || {
             let pause = LIMIT / 10;
-            while stranger.write_all(&[0]).is_ok() {
+            while unauthenticated.write_all(&[0]).is_ok() {
                 thread::sleep(pause);
             }
         });

@@ -20,8 +20,8 @@ use crate::dial::{AGREED, Dial};
 use crate::frame::Link;
 use crate::introduce::{Credentials, Error, HANDSHAKE_LIMIT, limit, receive, respond};
 use crate::linker::{Arrivals, Linker};
-use crate::meet::{Meeting, Side};
 use crate::metrics::Metrics;
+use crate::negotiate::{Negotiator, Side};
 use crate::stop::Stop;
 
 /// Connections that have not proved who they are: from addresses of members, and from others. A member has ten neighbours
@@ -129,54 +129,54 @@ impl Pool {
 
 /// Where neighbours with a lower rank connect. It stays open, so that who comes later is refused at once.
 #[derive(Debug)]
-pub struct Door {
+pub struct Acceptor {
     address: SocketAddr,
     listener: Arc<TcpListener>,
     closed: Arc<AtomicBool>,
     credentials: Credentials,
     round: Current,
-    meeting: Arc<Meeting>,
+    negotiator: Arc<Negotiator>,
     pool: Pool,
 }
 
 /// Nobody can knock any more, and its thread ends.
-impl Drop for Door {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
         // Wakes who accepts, with an error.
         if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
-            debug!(%error, "failed to close the door");
+            debug!(%error, "failed to close the acceptor");
         }
     }
 }
 
-impl Door {
+impl Acceptor {
     /// Opens the door.
     pub(crate) fn open(
         listener: TcpListener,
         credentials: Credentials,
-        meeting: Meeting,
+        negotiator: Negotiator,
         metrics: Metrics,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (listener, closed) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
         let round = Current::default();
-        let door = Self {
+        let acceptor = Self {
             address,
             listener: Arc::clone(&listener),
             closed: Arc::clone(&closed),
             credentials: credentials.clone(),
             round: Arc::clone(&round),
-            meeting: Arc::new(meeting),
+            negotiator: Arc::new(negotiator),
             pool: Pool::new(),
         };
-        let (meeting, pool) = (Arc::clone(&door.meeting), door.pool.clone());
+        let (negotiator, pool) = (Arc::clone(&acceptor.negotiator), acceptor.pool.clone());
         thread::Builder::new()
-            .name("door".to_owned())
+            .name("acceptor".to_owned())
             .spawn(move || {
-                let knocking = Arc::new(AtomicUsize::new(0));
+                let pending_handshakes = Arc::new(AtomicUsize::new(0));
                 while !closed.load(Ordering::Acquire) {
-                    if knocking.load(Ordering::Relaxed) >= ANSWERED_LIMIT {
+                    if pending_handshakes.load(Ordering::Relaxed) >= ANSWERED_LIMIT {
                         thread::sleep(PAUSE);
                         continue;
                     }
@@ -189,30 +189,30 @@ impl Door {
                         thread::sleep(LOOK);
                         continue;
                     };
-                    knocking.fetch_add(1, Ordering::Relaxed);
-                    let knock = Knock {
+                    pending_handshakes.fetch_add(1, Ordering::Relaxed);
+                    let pending = PendingHandshake {
                         credentials: credentials.clone(),
                         round: Arc::clone(&round),
-                        meeting: Arc::clone(&meeting),
+                        negotiator: Arc::clone(&negotiator),
                         metrics: metrics.clone(),
                         pool: pool.clone(),
                         admitted,
                     };
-                    let counter = Arc::clone(&knocking);
+                    let counter = Arc::clone(&pending_handshakes);
                     let spawned =
                         thread::Builder::new()
-                            .name("knock".to_owned())
+                            .name("handshake".to_owned())
                             .spawn(move || {
-                                knock.answer(stream);
+                                pending.answer(stream);
                                 counter.fetch_sub(1, Ordering::Relaxed);
                             });
                     if spawned.is_err() {
                         pool.settle(admitted);
-                        knocking.fetch_sub(1, Ordering::Relaxed);
+                        pending_handshakes.fetch_sub(1, Ordering::Relaxed);
                     }
                 }
             })?;
-        Ok(door)
+        Ok(acceptor)
     }
 
     /// The roster: members are at these addresses, and have room of their own at the door.
@@ -256,7 +256,7 @@ impl Door {
                 credentials: self.credentials.clone(),
                 over: Arc::clone(&over),
                 arrivals: arrivals.clone(),
-                meeting: Arc::clone(&self.meeting),
+                negotiator: Arc::clone(&self.negotiator),
             }
             .spawn();
         }
@@ -285,7 +285,7 @@ impl Door {
     }
 }
 
-impl Door {
+impl Acceptor {
     /// After a round: from here on any member of the epoch may connect, when a group needs it.
     pub(crate) fn linker(
         &self,
@@ -296,9 +296,9 @@ impl Door {
         let Party::Sidecar { rank } = self.credentials.identity.party else {
             return None;
         };
-        let meeting = Arc::clone(&self.meeting);
+        let negotiator = Arc::clone(&self.negotiator);
         let credentials = self.credentials.clone();
-        let linker = Linker::new(rank, epoch, credentials, meeting, addresses, stop);
+        let linker = Linker::new(rank, epoch, credentials, negotiator, addresses, stop);
         *current(&self.round) = Some(Round {
             epoch,
             ranks: linker.lower().collect(),
@@ -309,16 +309,16 @@ impl Door {
 }
 
 /// A connection that somebody made to the door.
-struct Knock {
+struct PendingHandshake {
     credentials: Credentials,
     round: Current,
-    meeting: Arc<Meeting>,
+    negotiator: Arc<Negotiator>,
     metrics: Metrics,
     pool: Pool,
     admitted: Admitted,
 }
 
-impl Knock {
+impl PendingHandshake {
     fn answer(&self, mut stream: TcpStream) {
         let wanted = |identity: Identity| match identity.party {
             Party::Operator => false,
@@ -330,11 +330,11 @@ impl Knock {
         let proved = respond(&mut stream, &self.credentials, wanted);
         self.pool.settle(self.admitted);
         let answered = proved
-            .and_then(|identity| Ok(self.meeting.tune(&stream).map(|()| identity)?))
+            .and_then(|identity| Ok(self.negotiator.tune(&stream).map(|()| identity)?))
             .and_then(|identity| self.agree(&mut stream, identity));
         let from = stream.peer_addr();
         let taken = answered.and_then(|(rank, arrivals)| {
-            let link = self.meeting.agree(stream, rank, Side::Answered)?;
+            let link = self.negotiator.agree(stream, rank, Side::Answered)?;
             arrivals.hand((rank as usize, link));
             Ok(())
         });
@@ -362,7 +362,7 @@ impl Knock {
     }
 }
 
-impl Knock {
+impl PendingHandshake {
     /// Takes the connection into the round of its epoch, and tells the dialler. Without this, one that
     /// comes while rosters change is taken into a round that is given up, and its dialler believes that
     /// it stands.
@@ -401,10 +401,10 @@ mod tests {
     use super::*;
     use crate::dial::propose;
     use crate::introduce::initiate;
-    use crate::meet::Preference;
-    use crate::member::Options;
+    use crate::member::MemberOptions;
+    use crate::negotiate::Preference;
 
-    fn door(rank: u32) -> Door {
+    fn acceptor(rank: u32) -> Acceptor {
         let identity = Identity {
             job: JobId::new("job"),
             attempt: 1,
@@ -416,20 +416,20 @@ mod tests {
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let metrics = Metrics::new(&daemon::Registry::new("test").unwrap()).unwrap();
-        let options = Options {
+        let options = MemberOptions {
             transport: Preference::Tcp,
-            ..Options::new(PathBuf::new())
+            ..MemberOptions::new(PathBuf::new())
         };
-        let meeting = Meeting::open(&options);
-        Door::open(listener, credentials, meeting, metrics).unwrap()
+        let negotiator = Negotiator::open(&options);
+        Acceptor::open(listener, credentials, negotiator, metrics).unwrap()
     }
 
     #[test]
     fn a_door_that_is_dropped_closes_its_port() {
-        let door = door(0);
-        let address = door.address();
+        let acceptor = acceptor(0);
+        let address = acceptor.address();
         TcpStream::connect(address).unwrap();
-        drop(door);
+        drop(acceptor);
         // Its thread lets the listener go after that.
         let start = Instant::now();
         while TcpListener::bind(address).is_err() {
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_connection_of_another_epoch_is_refused_and_one_of_this_epoch_is_taken() {
-        let (low, high) = (door(0), door(1));
+        let (low, high) = (acceptor(0), acceptor(1));
         let to_low = BTreeMap::from([(0, low.address())]);
         let to_high = BTreeMap::from([(1, high.address())]);
         thread::scope(|scope| {
@@ -452,7 +452,7 @@ mod tests {
             while current(&high.round).is_none() {
                 assert!(
                     wait.elapsed() < HANDSHAKE_LIMIT,
-                    "the door never opened a round"
+                    "the acceptor never opened a round"
                 );
                 thread::yield_now();
             }

@@ -3,6 +3,7 @@
 //! What happens in which order is `collective::machine`'s to say; bytes are moved here.
 
 pub mod args;
+pub mod attached_ranks;
 pub mod background;
 pub mod bench;
 mod dial;
@@ -13,10 +14,10 @@ pub mod inspect;
 pub mod introduce;
 pub mod join;
 pub mod linker;
-pub mod meet;
 pub mod member;
 pub mod memory;
 pub mod metrics;
+pub mod negotiate;
 pub mod node;
 pub mod numa;
 pub mod pool;
@@ -25,4 +26,3 @@ pub mod rendezvous;
 pub mod serve;
 pub mod session;
 pub mod stop;
-pub mod welcomed;

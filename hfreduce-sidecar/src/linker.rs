@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use crate::dial::Dial;
 use crate::introduce::Credentials;
 use crate::join::Joined;
-use crate::meet::Meeting;
+use crate::negotiate::Negotiator;
 use crate::stop::Stop;
 
 /// Where a new link is handed to.
@@ -41,7 +41,7 @@ pub struct Linker {
     rank: u32,
     epoch: u64,
     credentials: Credentials,
-    meeting: Arc<Meeting>,
+    negotiator: Arc<Negotiator>,
     /// Of each member.
     addresses: BTreeMap<usize, SocketAddr>,
     arrivals: Arrivals,
@@ -54,7 +54,7 @@ impl Linker {
         rank: u32,
         epoch: u64,
         credentials: Credentials,
-        meeting: Arc<Meeting>,
+        negotiator: Arc<Negotiator>,
         addresses: BTreeMap<usize, SocketAddr>,
         stop: Stop,
     ) -> Self {
@@ -63,7 +63,7 @@ impl Linker {
             rank,
             epoch,
             credentials,
-            meeting,
+            negotiator,
             addresses,
             arrivals: Arrivals {
                 sender,
@@ -100,14 +100,14 @@ impl Linker {
             credentials: self.credentials.clone(),
             over: Arc::clone(&self.over),
             arrivals: self.arrivals.clone(),
-            meeting: Arc::clone(&self.meeting),
+            negotiator: Arc::clone(&self.negotiator),
         }
         .spawn();
     }
 
     /// Lets go of memory that only a device keeps.
     pub(crate) fn forget_gone(&self) {
-        self.meeting.forget_gone();
+        self.negotiator.forget_gone();
     }
 
     /// Links that stand since the last time.

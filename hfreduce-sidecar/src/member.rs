@@ -11,7 +11,7 @@ use topology::OnPeerLoss;
 
 use crate::background::Before;
 use crate::introduce::Credentials;
-use crate::meet::{Checksum, Preference, Rdma};
+use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Places;
 
 /// Bytes of results, and bytes of inputs a process, unless told otherwise.
@@ -31,7 +31,7 @@ pub struct Member {
     /// Processes on each node.
     pub procs_per_node: u32,
     /// Names and zones of the nodes, in rank order.
-    pub nodes: Vec<Place>,
+    pub nodes: Vec<MemberLocation>,
     /// The port that rank 0 offers to the training framework.
     pub master_port: u16,
     /// What becomes of the operations in flight when a node is lost.
@@ -64,7 +64,7 @@ impl Member {
 
 /// A node's name and zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct MemberLocation {
     /// Its name.
     pub name: String,
     /// Its zone.
@@ -73,7 +73,7 @@ pub struct Place {
 
 /// How the node works.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct MemberOptions {
     /// The run directory.
     pub run_dir: PathBuf,
     /// Bytes of results, and bytes of inputs of each process, at most.
@@ -87,7 +87,7 @@ pub struct Options {
     /// How neighbours are reached.
     pub transport: Preference,
     /// Which RDMA device is used.
-    pub rdma: Rdma,
+    pub rdma: RdmaNegotiation,
     /// Whether payload over TCP has checksums.
     pub checksum: Checksum,
     /// The traffic class of data packets, of which the upper six bits are the DSCP.
@@ -98,7 +98,7 @@ pub struct Options {
     pub before_memory: Before,
 }
 
-impl Options {
+impl MemberOptions {
     /// What is right for most, with this run directory.
     pub fn new(run_dir: PathBuf) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Options {
             slots: DEFAULT_SLOTS,
             timing: Timing::default(),
             transport: Preference::default(),
-            rdma: Rdma::default(),
+            rdma: RdmaNegotiation::default(),
             checksum: Checksum::default(),
             traffic_class: 0,
             places: Places::default(),
@@ -119,7 +119,7 @@ impl Options {
 
 /// Who tells the members.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum RosterSource {
     /// A list; the node starts once its own links stand.
     List(Vec<Peer>),
     /// The operator.

@@ -13,7 +13,7 @@ use link::memory_policy::MemoryPolicy;
 use link::segment::{self, Segment, Writers};
 
 use crate::background::Background;
-use crate::pool::{Pool, PoolError, ResultBlock, Wanted};
+use crate::pool::{Pool, PoolError, ResultBlock, SegmentRequest};
 
 /// A region that no buffer holds, or that is in use: a bug in the protocol, which ends the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ impl From<Region> for OutOfBounds {
 
 /// Where a local rank's contribution lies.
 #[derive(Clone, Debug)]
-pub struct Input {
+pub struct InputMemory {
     /// The segment.
     pub block: Arc<Block>,
     /// First byte.
@@ -42,7 +42,7 @@ pub struct Input {
 struct Slots {
     /// One after another; none where the link lends everything.
     block: Option<Arc<Block>>,
-    lent: Vec<Option<Reading>>,
+    in_place: Vec<Option<Reading>>,
 }
 
 /// What memory is needed.
@@ -71,7 +71,7 @@ struct Use {
 #[derive(Debug)]
 pub struct Memory {
     chunk_bytes: usize,
-    inputs: BTreeMap<(GroupId, OpId, usize), Input>,
+    inputs: BTreeMap<(GroupId, OpId, usize), InputMemory>,
     results: BTreeMap<(GroupId, OpId), ResultBlock>,
     /// What local ranks get that nobody else does.
     owns: BTreeMap<(GroupId, OpId, usize), ResultBlock>,
@@ -117,7 +117,7 @@ impl Memory {
         let chunk_bytes = sizes.chunk_bytes as usize;
         let empty = || Slots {
             block: None,
-            lent: (0..slots).map(|_| None).collect(),
+            in_place: (0..slots).map(|_| None).collect(),
         };
         let edge = || {
             let bytes = slots * chunk_bytes;
@@ -153,7 +153,7 @@ impl Memory {
     }
 
     /// A local rank has called an operation, and brings this.
-    pub fn call(&mut self, (group, op): (GroupId, OpId), rank: usize, input: Option<Input>) {
+    pub fn call(&mut self, (group, op): (GroupId, OpId), rank: usize, input: Option<InputMemory>) {
         self.uses.entry((group, op)).or_default();
         if let Some(input) = input {
             self.inputs.insert((group, op, rank), input);
@@ -163,7 +163,7 @@ impl Memory {
     /// Takes what a link lends for a receive slot, until [`Memory::give_back`].
     pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, lent: Reading) {
         let slots = self.receive.get_mut(&edge);
-        if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
+        if let Some(place) = slots.and_then(|slots| slots.in_place.get_mut(usize::from(slot))) {
             *place = Some(lent);
         }
     }
@@ -171,7 +171,7 @@ impl Memory {
     /// What was lent for a receive slot is not read any more.
     pub fn give_back(&mut self, edge: (GroupId, usize, u8), slot: u8) {
         let slots = self.receive.get_mut(&edge);
-        if let Some(place) = slots.and_then(|slots| slots.lent.get_mut(usize::from(slot))) {
+        if let Some(place) = slots.and_then(|slots| slots.in_place.get_mut(usize::from(slot))) {
             *place = None;
         }
     }
@@ -188,14 +188,14 @@ impl Memory {
         let id = (group, op);
         let bytes = to_usize(call.result_bytes(size));
         if bytes > 0 && !self.uses.contains_key(&id) && !self.results.contains_key(&id) {
-            let wanted = Wanted::Result(group, op);
+            let wanted = SegmentRequest::Result(group, op);
             let background = (!self.hurries).then_some(&mut self.background);
             let block = self.pool.prepare(wanted, bytes, background)?;
             self.results.insert(id, block);
         }
         let own = (group, op, rank);
         if own_bytes > 0 && !self.owns.contains_key(&own) {
-            let wanted = Wanted::Own(group, rank);
+            let wanted = SegmentRequest::Own(group, rank);
             let background = (!self.hurries).then_some(&mut self.background);
             let block = self.pool.prepare(wanted, to_usize(own_bytes), background)?;
             self.owns.insert(own, block);
@@ -227,7 +227,7 @@ impl Memory {
     }
 
     /// A process does not read a result any more.
-    pub fn let_go(&mut self, op: (GroupId, OpId)) {
+    pub fn drop_holder(&mut self, op: (GroupId, OpId)) {
         if let Some(used) = self.uses.get_mut(&op) {
             used.holders = used.holders.saturating_sub(1);
         }
@@ -295,7 +295,7 @@ impl Memory {
             } => self
                 .receive
                 .get(&(group, peer, tree))
-                .and_then(|slots| slots.lent.get(usize::from(slot))?.as_ref()),
+                .and_then(|slots| slots.in_place.get(usize::from(slot))?.as_ref()),
             Buffer::Input { .. }
             | Buffer::Result { .. }
             | Buffer::Own { .. }
@@ -354,7 +354,7 @@ impl Memory {
         let slot = usize::from(slot);
         let block = slots.block.as_ref()?;
         let bytes = self.chunk_bytes;
-        (slot < slots.lent.len()).then_some((block, slot * bytes, bytes))
+        (slot < slots.in_place.len()).then_some((block, slot * bytes, bytes))
     }
 }
 
@@ -421,7 +421,7 @@ mod tests {
     fn release_frees_inputs_of_an_operation_that_ended_in_the_epoch_before() {
         let mut memory = memory(1 << 30);
         let block = Block::new(Segment::create("input", 64, Writers::Everybody).unwrap());
-        let input = Input {
+        let input = InputMemory {
             block: Arc::clone(&block),
             offset: 0,
             bytes: 64,

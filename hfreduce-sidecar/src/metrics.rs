@@ -9,7 +9,7 @@ use daemon::metrics::Error;
 use hfreduce_client::OpKind;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use crate::numa::Report;
+use crate::numa::PlacementReport;
 
 /// Sizes of operations are told apart up to these many bytes, and beyond.
 const SIZES: [(usize, &str); 6] = [
@@ -176,8 +176,8 @@ impl Metrics {
     }
 
     /// Where memory and the engine lie.
-    pub fn placed(&self, report: &Report) {
-        let Report {
+    pub fn placed(&self, report: &PlacementReport) {
+        let PlacementReport {
             inputs,
             results,
             engine,

@@ -20,17 +20,17 @@ use hfreduce_client::attach::{self, Listener};
 use topology::OnPeerLoss;
 use tracing::{info, warn};
 
-use crate::engine::{self, Command, Engine, Epoch, Notice};
+use crate::attached_ranks::{AttachedBefore, AttachedRanks};
+use crate::engine::{self, Engine, EngineCommand, Epoch, Notice};
 use crate::follow::Follower;
 use crate::frame::Link;
 use crate::inspect::{Inspector, Snapshots};
-use crate::join::Door;
-use crate::meet::Meeting;
-use crate::member::{Member, Options, Source};
+use crate::join::Acceptor;
+use crate::member::{Member, MemberOptions, RosterSource};
 use crate::metrics::Metrics;
-use crate::rendezvous::{GOODBYE, Rendezvous, Reporter, Setup};
+use crate::negotiate::Negotiator;
+use crate::rendezvous::{LEAVE_LIMIT, Rendezvous, Reporter, StreamSetup};
 use crate::stop::Stop;
-use crate::welcomed::{Found, Welcomed};
 
 /// An epoch whose links stand.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Joined {
 /// How a running engine is spoken to.
 #[derive(Debug)]
 pub(crate) struct Running {
-    pub(crate) commands: Sender<Command>,
+    pub(crate) commands: Sender<EngineCommand>,
     pub(crate) notices: Receiver<Notice>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Running {
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// Told to leave, a sidecar is gone within a second: its pod ends no sooner.
 const _: () =
-    assert!((LOOK.as_millis() + engine::FAREWELL.as_millis() + GOODBYE.as_millis()) < 1000);
+    assert!((LOOK.as_millis() + engine::DRAIN_LIMIT.as_millis() + LEAVE_LIMIT.as_millis()) < 1000);
 /// Why a node could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -84,13 +84,13 @@ pub enum Error {
 
 /// A node that is ready to join.
 #[derive(Debug)]
-pub struct Node {
+pub struct SidecarNode {
     pub(crate) member: Member,
-    options: Options,
-    door: Door,
+    options: MemberOptions,
+    acceptor: Acceptor,
     joined: Gate,
     /// Where operations wait for a sidecar that takes this one's place.
-    welcomed: Option<Welcomed>,
+    welcomed: Option<AttachedRanks>,
     metrics: Metrics,
     pub(crate) stop: Stop,
     inspector: Inspector,
@@ -98,12 +98,12 @@ pub struct Node {
     snapshots: Mutex<Option<Snapshots>>,
 }
 
-impl Node {
+impl SidecarNode {
     /// Prepares: of what an earlier sidecar left in the run directory nothing is believed but who was attached, and who
     /// has left. The process is not ready before the gang has joined.
     pub fn new(
         member: Member,
-        options: Options,
+        options: MemberOptions,
         listener: TcpListener,
         readiness: &Readiness,
         metrics: Metrics,
@@ -124,27 +124,27 @@ impl Node {
         let welcomed = match member.on_peer_loss {
             OnPeerLoss::Restart => None,
             OnPeerLoss::Shrink => {
-                let list = Welcomed::open(&options.run_dir).map_err(|source| Error::System {
-                    doing: "list the processes that are welcomed",
-                    source,
-                })?;
+                let list =
+                    AttachedRanks::open(&options.run_dir).map_err(|source| Error::System {
+                        doing: "list the processes that are welcomed",
+                        source,
+                    })?;
                 Some(list)
             }
         };
         let (inspector, snapshots) = Inspector::new();
         let credentials = member.credentials();
-        let meeting = Meeting::open(&options);
-        let door =
-            Door::open(listener, credentials, meeting, metrics.clone()).map_err(|source| {
-                Error::System {
-                    doing: "open the data port",
-                    source,
-                }
-            })?;
+        let negotiator = Negotiator::open(&options);
+        let acceptor = Acceptor::open(listener, credentials, negotiator, metrics.clone()).map_err(
+            |source| Error::System {
+                doing: "open the data port",
+                source,
+            },
+        )?;
         Ok(Self {
             member,
             options,
-            door,
+            acceptor,
             joined: readiness.gate("the gang"),
             welcomed,
             metrics,
@@ -161,9 +161,9 @@ impl Node {
     }
 
     /// Joins and serves until asked to stop.
-    pub fn serve(self, source: Source) -> Result<(), Error> {
+    pub fn serve(self, source: RosterSource) -> Result<(), Error> {
         match source {
-            Source::List(peers) => {
+            RosterSource::List(peers) => {
                 let reporter = Reporter::nowhere().map_err(|source| Error::System {
                     doing: "create a wake descriptor",
                     source,
@@ -174,12 +174,12 @@ impl Node {
                 let (engine, _running) = self.engine(joined, reporter)?;
                 Ok(engine.run()?)
             }
-            Source::Operator { service, address } => {
-                let setup = Setup {
+            RosterSource::Operator { service, address } => {
+                let setup = StreamSetup {
                     service,
                     credentials: self.member.credentials(),
                     address,
-                    port: self.door.address().port(),
+                    port: self.acceptor.address().port(),
                     run_dir: self.options.run_dir.clone(),
                 };
                 let rendezvous =
@@ -218,17 +218,17 @@ impl Node {
             )));
         };
         let trees = self.member.trees(&members);
-        let neighbours = trees
-            .neighbours(own)
+        let tree_peers = trees
+            .tree_peers(own)
             .into_iter()
             .filter_map(|node| {
                 let peer = peers.get(node)?;
                 Some((peer.rank as usize, SocketAddr::new(peer.address, peer.port)))
             })
             .collect();
-        self.door.expect(peers.iter().map(|peer| peer.address));
+        self.acceptor.expect(peers.iter().map(|peer| peer.address));
         let cancelled = || self.stop.is_asked() || replaced();
-        let Some(links) = self.door.connect(epoch, &neighbours, cancelled) else {
+        let Some(links) = self.acceptor.connect(epoch, &tree_peers, cancelled) else {
             return Ok(None);
         };
         for (rank, link) in &links {
@@ -250,14 +250,14 @@ impl Node {
         // Neighbours are linked already, and refused when they come again.
         let others = peers
             .iter()
-            .filter(|peer| !neighbours.contains_key(&(peer.rank as usize)));
+            .filter(|peer| !tree_peers.contains_key(&(peer.rank as usize)));
         let addresses = others
             .map(|peer| {
                 let address = SocketAddr::new(peer.address, peer.port);
                 (peer.rank as usize, address)
             })
             .collect();
-        let linker = self.door.linker(epoch, addresses, self.stop.clone());
+        let linker = self.acceptor.linker(epoch, addresses, self.stop.clone());
         Ok(Some(Joined {
             epoch,
             peers,
@@ -315,7 +315,7 @@ impl Node {
     }
 
     /// Whether a sidecar of this attempt has welcomed processes here that may come back.
-    pub(crate) fn has_welcomed(&self) -> bool {
+    pub(crate) fn has_attached(&self) -> bool {
         let local = self.member.procs_per_node as usize;
         let found = self.welcomed.as_ref().map(|record| record.find(local));
         found.is_some_and(|found| !found.awaited.is_empty())
@@ -331,7 +331,7 @@ impl Node {
         let (layout, own) = (self.layout()?, self.member.rank);
         let local = layout.local(own as usize);
         let record = self.welcomed.as_ref();
-        let found = record.map_or_else(Found::default, |record| record.find(local));
+        let found = record.map_or_else(AttachedBefore::default, |record| record.find(local));
         let members: Vec<u32> = (0..layout.nodes() as u32).collect();
         let trees = self.member.trees(&members);
         info!(
@@ -353,7 +353,7 @@ impl Node {
     fn engine_of(
         &self,
         epoch: Epoch,
-        found: Option<Found>,
+        found: Option<AttachedBefore>,
         reporter: Reporter,
     ) -> Result<(Engine, Running), Error> {
         let names = self.member.nodes.iter();
@@ -364,7 +364,7 @@ impl Node {
         let snapshots = snapshots.take();
         let (commands, orders) = channel();
         let (said, notices) = channel();
-        let setup = engine::Setup {
+        let setup = engine::EngineSetup {
             epoch,
             names: names.map(|node| node.name.clone()).collect(),
             listener: Listener::bind(&self.options.run_dir.join(run_dir::SOCKET))?,
@@ -376,7 +376,7 @@ impl Node {
             commands: orders,
             notices: said,
             snapshots: snapshots.unwrap_or_else(|| Inspector::new().1),
-            flight: self.options.run_dir.join(run_dir::FLIGHT),
+            flight: self.options.run_dir.join(run_dir::FLIGHT_RECORDING),
         };
         let engine = Engine::new(setup, self.stop.clone(), self.metrics.clone(), reporter)?;
         Ok((engine, Running { commands, notices }))
@@ -430,7 +430,7 @@ pub fn not_ready(dir: &Path) -> Option<String> {
     match Roster::read(dir) {
         Ok(None) => Some("the gang has not joined yet".to_owned()),
         Err(error) => Some(error.to_string()),
-        Ok(Some(_)) => attach::Channel::connect(&dir.join(run_dir::SOCKET))
+        Ok(Some(_)) => attach::AttachChannel::connect(&dir.join(run_dir::SOCKET))
             .err()
             .map(|error| error.to_string()),
     }

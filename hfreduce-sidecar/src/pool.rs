@@ -8,7 +8,7 @@ use link::block::Block;
 use link::memory_policy::MemoryPolicy;
 use link::segment::{self, Segment, Writers};
 
-use crate::background::{Answer, Background, Unable};
+use crate::background::{Background, BackgroundAnswer, Unable};
 
 /// What the kernel calls them.
 const NAME: &str = "fireflyer-result";
@@ -54,7 +54,7 @@ pub enum PoolError {
 
 /// What memory is made for: one thing at a time for each of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wanted {
+pub enum SegmentRequest {
     /// The result of an operation.
     Result(GroupId, OpId),
     /// What a local rank's first call that waits in a group gets for itself.
@@ -65,7 +65,7 @@ pub enum Wanted {
 #[derive(Debug)]
 struct Making {
     bytes: usize,
-    answer: Answer<Result<Segment, segment::Error>>,
+    answer: BackgroundAnswer<Result<Segment, segment::Error>>,
 }
 
 /// A segment for results, by the number that clients know it by.
@@ -93,7 +93,7 @@ pub struct Pool {
     limit_bytes: usize,
     home: MemoryPolicy,
     /// At most one for each rank and group, and one for each group.
-    making: BTreeMap<Wanted, Making>,
+    making: BTreeMap<SegmentRequest, Making>,
     /// Segments that were unmapped, whose numbers clients should forget.
     gone: Vec<u32>,
 }
@@ -133,7 +133,7 @@ impl Pool {
     /// at once, and its pages later.
     pub fn prepare(
         &mut self,
-        wanted: Wanted,
+        wanted: SegmentRequest,
         bytes: usize,
         background: Option<&mut Background>,
     ) -> Result<ResultBlock, PoolError> {
@@ -160,7 +160,7 @@ impl Pool {
     }
 
     /// Takes what has been made since. Why what this one wants could not be, if so.
-    fn collect(&mut self, wanted: Wanted) -> Option<PoolError> {
+    fn collect(&mut self, wanted: SegmentRequest) -> Option<PoolError> {
         let mut made = Vec::new();
         self.making
             .retain(|key, making| match making.answer.take() {

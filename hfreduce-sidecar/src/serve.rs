@@ -22,10 +22,10 @@ use tracing::info;
 
 use crate::args::{Fabric, Serve};
 use crate::inspect::{Inspector, Ops};
-use crate::member::{Member, Options, Place, Source};
+use crate::member::{Member, MemberLocation, MemberOptions, RosterSource};
 use crate::metrics::Metrics;
-use crate::node::Node;
-use crate::numa::{self, Adapter};
+use crate::node::SidecarNode;
+use crate::numa::{self, NumaAdapter};
 use crate::stop::Stop;
 
 /// The port of health and metrics.
@@ -87,14 +87,14 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     let stop = Stop::new().context("failed to create a wake descriptor")?;
     let listener = TcpListener::bind(listen)
         .with_context(|| format!("failed to listen on {listen} for peers"))?;
-    let adapter = Adapter {
+    let adapter = NumaAdapter {
         address,
         rdma: args.rdma.rdma_device.clone(),
         uses_rdma: args.transport.uses_rdma(),
     };
     let places = numa::settle(args.numa, &adapter);
     metrics.placed(&places.report);
-    let options = Options {
+    let options = MemberOptions {
         places,
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
@@ -102,10 +102,10 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
         checksum: args.checksum,
         rdma: args.rdma.resolve(address, fabric),
         traffic_class: args.traffic_class.unwrap_or(fabric.class * CLASS_SELECTOR),
-        ..Options::new(args.run_dir.clone())
+        ..MemberOptions::new(args.run_dir.clone())
     };
     let readiness = Readiness::default();
-    let node = Node::new(member, options, listener, &readiness, metrics, stop.clone())?;
+    let node = SidecarNode::new(member, options, listener, &readiness, metrics, stop.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -122,7 +122,12 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     })
 }
 
-async fn serve(node: Node, source: Source, stop: Stop, endpoints: Endpoints) -> anyhow::Result<()> {
+async fn serve(
+    node: SidecarNode,
+    source: RosterSource,
+    stop: Stop,
+    endpoints: Endpoints,
+) -> anyhow::Result<()> {
     let token = shutdown::token().context("failed to watch for signals")?;
     tokio::spawn(endpoints.serve(token.clone()));
     let (ended, end) = tokio::sync::oneshot::channel();
@@ -158,7 +163,7 @@ async fn ops(inspector: Inspector) -> Result<Ops, Unavailable> {
 /// What the operator, or a file, says of this node.
 struct Start {
     member: Member,
-    source: Source,
+    source: RosterSource,
     listen: SocketAddr,
     /// Where peers reach it.
     address: IpAddr,
@@ -193,7 +198,7 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
         nodes: assignment
             .nodes
             .into_iter()
-            .map(|node| Place {
+            .map(|node| MemberLocation {
                 name: node.name,
                 zone: node.zone,
             })
@@ -203,7 +208,7 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
     };
     Ok(Start {
         member,
-        source: Source::Operator { service, address },
+        source: RosterSource::Operator { service, address },
         listen: args.listen(address),
         address,
         fabric: Fabric {
@@ -245,7 +250,7 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
         address: node.address,
         port: node.port,
     });
-    let source = Source::List(peers.collect());
+    let source = RosterSource::List(peers.collect());
     let member = Member {
         job: JobId::new(""),
         attempt: roster.attempt,
@@ -254,7 +259,7 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
         procs_per_node: roster.procs_per_node,
         nodes: nodes
             .into_iter()
-            .map(|node| Place {
+            .map(|node| MemberLocation {
                 name: node.name,
                 zone: node.zone,
             })

@@ -13,8 +13,8 @@ use collective::encoding::HEADER_BYTES;
 use gang::{Gang, PATIENCE, encode, failure, filled, run, sum};
 use hfreduce_client::DType;
 use hfreduce_client::entry::FailureKind;
-use hfreduce_sidecar::meet::{Checksum, Preference};
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::{Checksum, Preference};
 
 const ELEMENTS: u64 = 1_000_000;
 
@@ -69,7 +69,7 @@ fn gang(checksums: [Checksum; 2]) -> (Gang, Wire) {
     let gang = Gang::over(
         2,
         1,
-        |options, rank| Options {
+        |options, rank| MemberOptions {
             transport: Preference::Tcp,
             checksum: checksums[rank as usize],
             ..options

@@ -6,8 +6,8 @@ mod gang;
 use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, encode, f32s, failure, filled, run, to_f32s};
 use hfreduce_client::{Call, DType, OpKind, ReduceOp};
-use hfreduce_sidecar::meet::Preference;
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::Preference;
 
 #[test]
 fn two_nodes_sum() {
@@ -75,7 +75,7 @@ fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
     let tcp = [(1, 1), (1, 3), (2, 1), (3, 2), (5, 1)].map(|size| (size, Preference::Tcp));
     let verbs = [((3, 2), Preference::Verbs)];
     for ((nodes, procs), transport) in tcp.into_iter().chain(verbs) {
-        let gang = Gang::with(nodes, procs, |options| Options {
+        let gang = Gang::with(nodes, procs, |options| MemberOptions {
             chunk_bytes: CHUNK_BYTES,
             transport,
             ..fake.options(options)

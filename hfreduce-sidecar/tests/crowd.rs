@@ -14,8 +14,8 @@ use gang::descriptors::allow_descriptors;
 use gang::processes::get;
 use gang::restarted::Restarted;
 use gang::{Gang, f32s, run, sum};
-use hfreduce_sidecar::meet::Preference;
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::Preference;
 
 /// Connections that say nothing, renewed without pause, until it is dropped.
 struct Crowd {
@@ -77,7 +77,7 @@ fn members_join_though_a_thousand_others_connect_without_pause() {
     allow_descriptors(std::process::id(), 1 << 14);
     for addresses in [1, 50] {
         let mut crowd = None;
-        let tcp = |options, _| Options {
+        let tcp = |options, _| MemberOptions {
             transport: Preference::Tcp,
             ..options
         };

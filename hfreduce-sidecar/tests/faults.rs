@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gang::limits::{self, KILLED, NAMED};
 use gang::processes::{Sidecars, loopback, suspects};
 use gang::{Gang, PATIENCE, f32s, failure, filled, run, sum, wait_until, wait_until_some};
-use hfreduce_client::attach::{Channel, ToSidecar};
+use hfreduce_client::attach::{AttachChannel, ClientMessage};
 use hfreduce_client::client::{Client, Error};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind};
@@ -73,12 +73,12 @@ fn a_call_that_cannot_be_fails_on_every_rank_and_keeps_its_place() {
 #[test]
 fn a_process_that_dies_in_an_operation_is_named_on_every_rank() {
     let gang = Gang::start(3, 2);
-    let doomed = Channel::connect(&gang.nodes[1].socket()).unwrap();
+    let doomed = AttachChannel::connect(&gang.nodes[1].socket()).unwrap();
     let version = hfreduce_client::attach::VERSION;
     let local_rank = 1;
     doomed
         .send(
-            &ToSidecar::Attach {
+            &ClientMessage::Attach {
                 version,
                 local_rank,
                 again: None,

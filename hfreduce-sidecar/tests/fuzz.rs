@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use gang::grouped::call_sum_in;
 use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s, wait_until_some};
-use hfreduce_client::attach::{Channel, ToClient, ToSidecar, Told};
-use hfreduce_client::client::{Client, Error, Group, Ticket};
-use hfreduce_client::entry::{Place, Submission};
+use hfreduce_client::attach::{AttachChannel, ClientMessage, RestoredGroup, SidecarAnswer};
+use hfreduce_client::client::{CallTicket, Client, Error, Group};
+use hfreduce_client::entry::{SegmentRange, Submission};
 use link::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
 use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
@@ -104,9 +104,9 @@ fn dial(rng: &mut Rng, gang: &Gang) {
 }
 
 /// A segment that an earlier sidecar is said to have made.
-fn lend(rng: &mut Rng) -> ToSidecar {
+fn lend(rng: &mut Rng) -> ClientMessage {
     let any = number(rng);
-    ToSidecar::Lend {
+    ClientMessage::Lend {
         segment: *rng.pick(&[0, 1, 2, u32::MAX]),
         bytes: *rng.pick(&[4096, 4096, 8192, any]),
     }
@@ -130,31 +130,31 @@ fn descriptor(rng: &mut Rng) -> OwnedFd {
 }
 
 /// Says something over an attach socket, with descriptors that may be none of ours.
-fn say(rng: &mut Rng, channel: &Channel) {
+fn say(rng: &mut Rng, channel: &AttachChannel) {
     let message = match rng.below(7) {
-        5 => ToSidecar::Ranks {
+        5 => ClientMessage::Ranks {
             ranks: (0..rng.below(4)).map(|_| rng.below(3) as u32).collect(),
         },
-        6 => ToSidecar::Group(Told {
+        6 => ClientMessage::Group(RestoredGroup {
             group: rng.range(0..3),
             replicated: rng.chance(1, 2),
             priority: 0,
-            told: number(rng),
+            delivered: number(rng),
             closed: rng.chance(1, 2),
             failed: rng.chance(1, 2),
         }),
-        0 => ToSidecar::Attach {
+        0 => ClientMessage::Attach {
             version: hfreduce_client::attach::VERSION + rng.below(2) as u32,
             local_rank: rng.below(3) as u32,
             again: rng.chance(1, 2).then(|| number(rng)),
             groups: rng.below(3) as u32,
         },
         4 => lend(rng),
-        1 => ToSidecar::Allocate { bytes: number(rng) },
-        2 => ToSidecar::Free {
+        1 => ClientMessage::Allocate { bytes: number(rng) },
+        2 => ClientMessage::Free {
             segment: number(rng) as u32,
         },
-        _ => ToSidecar::Detach,
+        _ => ClientMessage::Detach,
     };
     let mut packet = serde_json::to_vec(&message).unwrap();
     damage(rng, &mut packet);
@@ -191,7 +191,7 @@ fn strangers() {
         for _ in 0..8 {
             match rng.below(4) {
                 0 => dial(rng, &gang),
-                1 => channels.extend(Channel::connect(&rng.pick(&gang.nodes).socket())),
+                1 => channels.extend(AttachChannel::connect(&rng.pick(&gang.nodes).socket())),
                 _ => {
                     if !channels.is_empty() {
                         let at = rng.below(channels.len());
@@ -206,14 +206,14 @@ fn strangers() {
 
 /// A process of the job that has attached as it should, and what it got.
 struct Hostile {
-    channel: Channel,
+    channel: AttachChannel,
     control: Arc<Segment>,
     wake_fd: WakeFd,
 }
 
 fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
-    let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
-    let hello = ToSidecar::Attach {
+    let channel = AttachChannel::connect(&gang.nodes[0].socket()).unwrap();
+    let hello = ClientMessage::Attach {
         version: hfreduce_client::attach::VERSION,
         local_rank: 1,
         // One that claims to have been here before may be refused, and is then no neighbour.
@@ -223,8 +223,8 @@ fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
         groups: 0,
     };
     channel.send(&hello, &[]).unwrap();
-    let said = wait_until_some(|| channel.receive_with_fds::<ToClient>().transpose());
-    let Ok((ToClient::Welcome { control_bytes, .. }, fds)) = said else {
+    let said = wait_until_some(|| channel.receive_with_fds::<SidecarAnswer>().transpose());
+    let Ok((SidecarAnswer::Welcome { control_bytes, .. }, fds)) = said else {
         return None;
     };
     let [control, wake_fd] = <[_; 2]>::try_from(fds).unwrap();
@@ -245,7 +245,7 @@ impl Hostile {
         for _ in 0..1 + rng.below(12) {
             match rng.below(6) {
                 0 | 1 => {
-                    let input = Place {
+                    let input = SegmentRange {
                         segment: rng.below(3) as u32,
                         offset: *rng.pick(&[0, 64, 4096, 1 << 40]),
                     };
@@ -289,14 +289,14 @@ fn brought(client: &Client) -> f32 {
 }
 
 /// Calls a sum of the world, and does not wait for it.
-fn call(client: &Client, count: u64) -> Ticket {
+fn call(client: &Client, count: u64) -> CallTicket {
     let input = vec![brought(client); count as usize];
     let input = (count > 0).then(|| filled(client, &f32s(&input)));
     client.submit(sum(count), input, PATIENCE).unwrap()
 }
 
 /// Comes in place of a process that has left without a call, and calls what the others wait for.
-fn come_in_place_of(gang: &Gang, local_rank: u32, count: u64) -> Option<(Client, Ticket)> {
+fn come_in_place_of(gang: &Gang, local_rank: u32, count: u64) -> Option<(Client, CallTicket)> {
     let successor = Client::attach(&gang.nodes[0].socket(), local_rank, LOOK).ok()?;
     let ticket = call(&successor, count);
     Some((successor, ticket))

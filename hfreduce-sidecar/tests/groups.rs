@@ -8,15 +8,15 @@ use gang::{Gang, PATIENCE, f32s, filled, sum, to_f32s, wait_until};
 use hfreduce_client::client::{Client, Error};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind};
-use hfreduce_sidecar::meet::Preference;
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::Preference;
 
 // COLL-1.
 #[test]
 fn groups_of_any_shape_reduce_at_the_same_time_as_the_world() {
     let fake = Fake::new();
     for transport in [Preference::Tcp, Preference::Verbs] {
-        let gang = Gang::with(5, 2, |options| Options {
+        let gang = Gang::with(5, 2, |options| MemberOptions {
             transport,
             ..fake.options(options)
         });
@@ -109,7 +109,7 @@ fn what_is_urgent_and_called_later_ends_before_much_more_of_what_is_large_is_don
     const CHUNK_BYTES: u32 = 64 << 10;
     const LARGE: u64 = 1024;
     const URGENT: u64 = 256;
-    let gang = Gang::with(2, 2, |options| Options {
+    let gang = Gang::with(2, 2, |options| MemberOptions {
         chunk_bytes: CHUNK_BYTES,
         slots: 16,
         ..options

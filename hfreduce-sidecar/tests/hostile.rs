@@ -18,9 +18,9 @@ use gang::processes::{Sidecars, loopback};
 use gang::restarted::Restarted;
 use gang::{Gang, PATIENCE, f32s, failure, run, sum, wait_until, wait_until_some};
 use hfreduce_client::Call;
-use hfreduce_client::attach::{Channel, ToClient, ToSidecar, Told};
+use hfreduce_client::attach::{AttachChannel, ClientMessage, RestoredGroup, SidecarAnswer};
 use hfreduce_client::client::Client;
-use hfreduce_client::entry::{FailureKind, Place, Submission};
+use hfreduce_client::entry::{FailureKind, SegmentRange, Submission};
 use hfreduce_sidecar::introduce::{Credentials, initiate};
 use link::handshake::{Identity, JobId, Key, Party};
 use link::ring::{SUBMISSION_WORDS, WaitOn, WakeFor};
@@ -45,7 +45,7 @@ fn strangers_on_the_sockets_change_nothing() {
             stream.read_to_end(&mut answer).ok();
             assert!(answer.is_empty());
         }
-        let socket = Channel::connect(&node.socket()).unwrap();
+        let socket = AttachChannel::connect(&node.socket()).unwrap();
         rustix::net::send(&socket, &[0x80; 1000], rustix::net::SendFlags::NOSIGNAL).unwrap();
     }
     gang.each(|client| run(&client, sum(10), &f32s(&[1.0; 10])).map(drop).unwrap());
@@ -96,7 +96,7 @@ fn a_client_of_another_release_is_refused_with_both_versions() {
         // What every release has said so far, and something that a later one might add.
         let attach =
             format!(r#"{{"kind":"attach","version":{theirs},"localRank":0,"later":[{{}}]}}"#);
-        let channel = Channel::connect(&gang.nodes[0].socket()).unwrap();
+        let channel = AttachChannel::connect(&gang.nodes[0].socket()).unwrap();
         let flags = rustix::net::SendFlags::NOSIGNAL;
         rustix::net::send(&channel, attach.as_bytes(), flags).unwrap();
         let (refused, _) = answer(&channel);
@@ -115,16 +115,16 @@ fn who_knocks_when_descriptors_are_short_waits_and_keeps_nobody_busy() {
     let process = sidecars.process(0);
     let before = allow_descriptors(process, 3);
     assert!(before > 1024 || before == u64::MAX, "{before}: not raised");
-    let knock = Channel::connect(&sidecars.socket(0)).unwrap();
+    let channel = AttachChannel::connect(&sidecars.socket(0)).unwrap();
     wait_until(|| complaints() >= RETRIES);
     // A sidecar that is woken without end has said it a thousand times meanwhile.
     assert!(complaints() <= 2 * RETRIES);
     allow_descriptors(process, before);
-    drop(knock);
+    drop(channel);
     run(&sidecars.client(0, 0), Call::barrier(), &[]).unwrap();
 }
 
-type ByHand = (Channel, Arc<Segment>, WakeFd);
+type ByHand = (AttachChannel, Arc<Segment>, WakeFd);
 
 /// Attaches by hand: the socket, the control segment, and the process's end of the wake descriptor.
 fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
@@ -143,9 +143,9 @@ fn attach_with(
     again: Option<u64>,
     groups: u32,
 ) -> (String, Option<ByHand>) {
-    let channel = wait_until_some(|| Channel::connect(socket).ok());
+    let channel = wait_until_some(|| AttachChannel::connect(socket).ok());
     let version = hfreduce_client::attach::VERSION;
-    let attach = ToSidecar::Attach {
+    let attach = ClientMessage::Attach {
         version,
         local_rank,
         again,
@@ -154,7 +154,7 @@ fn attach_with(
     channel.send(&attach, &[]).unwrap();
     let (message, fds) = answer(&channel);
     let text = format!("{message:?}");
-    let ToClient::Welcome { control_bytes, .. } = message else {
+    let SidecarAnswer::Welcome { control_bytes, .. } = message else {
         return (text, None);
     };
     let [control, wake_fd] = <[_; 2]>::try_from(fds).unwrap();
@@ -166,10 +166,10 @@ fn attach_with(
 }
 
 /// The next answer; the members are told unasked.
-fn answer(channel: &Channel) -> (ToClient, Vec<OwnedFd>) {
+fn answer(channel: &AttachChannel) -> (SidecarAnswer, Vec<OwnedFd>) {
     wait_until_some(|| {
-        let answer = channel.receive_with_fds::<ToClient>().unwrap();
-        answer.filter(|(message, _)| !matches!(message, ToClient::Members(_)))
+        let answer = channel.receive_with_fds::<SidecarAnswer>().unwrap();
+        answer.filter(|(message, _)| !matches!(message, SidecarAnswer::Members(_)))
     })
 }
 
@@ -223,7 +223,7 @@ fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
 
 #[test]
 fn a_call_in_a_group_that_does_not_stand_is_the_end_of_who_makes_it_alone() {
-    let nowhere = Place {
+    let nowhere = SegmentRange {
         segment: 77,
         offset: 0,
     };
@@ -274,7 +274,7 @@ fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
 
 /// A call that is refused: its input is not lent.
 fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
-    let input = Place {
+    let input = SegmentRange {
         segment: 77,
         offset: 0,
     };
@@ -317,27 +317,32 @@ fn a_process_that_closes_its_wake_descriptor_is_released_when_it_leaves() {
     let gang = Gang::start(1, 1);
     let (channel, _control, wake_fd) = attach_by_hand(&gang.nodes[0].socket(), 0);
     drop(wake_fd);
-    channel.send(&ToSidecar::Detach, &[]).unwrap();
+    channel.send(&ClientMessage::Detach, &[]).unwrap();
     drop(channel);
     wait_until(|| Client::attach(&gang.nodes[0].socket(), 0, PATIENCE).is_ok());
 }
 
-const LENT_BYTES: u64 = 1 << 16;
+const INPUT_BYTES: u64 = 1 << 16;
 
 /// A memfd of the right size with these seals.
 fn memfd(seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("lie", MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&fd, LENT_BYTES).unwrap();
+    ftruncate(&fd, INPUT_BYTES).unwrap();
     fcntl_add_seals(&fd, seals).unwrap();
     fd
 }
 
 /// Lends descriptors as one segment: nothing if it is taken, otherwise why not.
-fn lend(channel: &Channel, segment: u32, bytes: u64, fds: &[BorrowedFd<'_>]) -> Option<String> {
-    let message = ToSidecar::Lend { segment, bytes };
+fn lend(
+    channel: &AttachChannel,
+    segment: u32,
+    bytes: u64,
+    fds: &[BorrowedFd<'_>],
+) -> Option<String> {
+    let message = ClientMessage::Lend { segment, bytes };
     channel.send(&message, fds).unwrap();
     let answer = answer(channel).0;
-    (answer != ToClient::Taken { segment }).then(|| format!("{answer:?}"))
+    (answer != SidecarAnswer::Taken { segment }).then(|| format!("{answer:?}"))
 }
 
 #[test]
@@ -361,7 +366,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     );
     let file = tempfile::tempfile().unwrap();
     let readable = Segment::create("lie", 1, Writers::Creator).unwrap();
-    let (fd, bytes) = (good.as_fd(), LENT_BYTES);
+    let (fd, bytes) = (good.as_fd(), INPUT_BYTES);
     let lies: [(&str, &[BorrowedFd<'_>], u64); 11] = [
         ("0 descriptors", &[], bytes),
         ("2 descriptors", &[fd, fd], bytes),
@@ -386,7 +391,7 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
 
     // What it lends in good order is used, and nobody else was harmed.
     let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
-    let input = Place {
+    let input = SegmentRange {
         segment: 3,
         offset: 0,
     };
@@ -409,14 +414,14 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     // Once it has called, it lends nothing any more.
     let segment = 4;
     channel
-        .send(&ToSidecar::Lend { segment, bytes }, &[fd])
+        .send(&ClientMessage::Lend { segment, bytes }, &[fd])
         .unwrap();
     wait_until(|| is_closed(&channel));
 }
 
-fn is_closed(channel: &Channel) -> bool {
+fn is_closed(channel: &AttachChannel) -> bool {
     matches!(
-        channel.receive::<ToClient>(),
+        channel.receive::<SidecarAnswer>(),
         Err(hfreduce_client::attach::Error::Closed)
     )
 }
@@ -429,10 +434,10 @@ fn a_sidecar_that_has_forgotten_nothing_takes_no_segments_and_believes_no_past()
     assert!(refused.contains("knows nothing of"), "{refused}");
     let (channel, _control, _wake_fd) = attach_by_hand(&socket, 1);
     let honest = Client::attach(&socket, 0, PATIENCE).unwrap();
-    let (segment, bytes) = (0, LENT_BYTES);
+    let (segment, bytes) = (0, INPUT_BYTES);
     let fd = memfd(SealFlags::SHRINK | SealFlags::GROW);
     channel
-        .send(&ToSidecar::Lend { segment, bytes }, &[fd.as_fd()])
+        .send(&ClientMessage::Lend { segment, bytes }, &[fd.as_fd()])
         .unwrap();
     let (_, text) = failure(run(&honest, Call::barrier(), &[]));
     assert!(text.contains("rank 1"), "{text}");
@@ -472,21 +477,21 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     let (refused, _) = attach_with(&socket, 1, Some(1), most + 1);
     assert!(refused.contains("1024 are the most"), "{refused}");
     let (channel, control, wake_fd) = attach_with(&socket, 1, Some(1), 2).1.unwrap();
-    let ask = |message: &ToSidecar| {
+    let ask = |message: &ClientMessage| {
         channel.send(message, &[]).unwrap();
         let answer = answer(&channel).0;
-        (answer != ToClient::Noted).then(|| format!("{answer:?}"))
+        (answer != SidecarAnswer::Noted).then(|| format!("{answer:?}"))
     };
     let ranks = |ranks: &[u32]| {
         let ranks = ranks.to_vec();
-        ask(&ToSidecar::Ranks { ranks })
+        ask(&ClientMessage::Ranks { ranks })
     };
     let told = |group, told, closed| {
-        ask(&ToSidecar::Group(Told {
+        ask(&ClientMessage::Group(RestoredGroup {
             group,
             replicated: true,
             priority: 0,
-            told,
+            delivered: told,
             closed,
             failed: false,
         }))
@@ -527,7 +532,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     assert!(refused.contains("rank"), "{refused}");
     // It has told of all.
     channel
-        .send(&ToSidecar::Ranks { ranks: vec![1] }, &[])
+        .send(&ClientMessage::Ranks { ranks: vec![1] }, &[])
         .unwrap();
     wait_until(|| is_closed(&channel));
     assert!(

@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
 use gang::{Gang, PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
-use hfreduce_client::client::{Client, ResultView, Ticket};
+use hfreduce_client::client::{CallTicket, Client, ResultView};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind};
 use hfreduce_sidecar::background::Before;
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
 
 const LIMIT_BYTES: usize = 4 << 20;
 /// Elements of a sum whose result takes a quarter of the memory.
 const QUARTER: usize = LIMIT_BYTES / 4 / 4;
 
 fn small(nodes: usize, procs: u32) -> Gang {
-    Gang::with(nodes, procs, |options| Options {
+    Gang::with(nodes, procs, |options| MemberOptions {
         limit_bytes: LIMIT_BYTES,
         ..options
     })
 }
 
 /// Every rank brings the same number as its `QUARTER` elements.
-fn submit(client: &Client, number: f32) -> Ticket {
+fn submit(client: &Client, number: f32) -> CallTicket {
     let input = filled(client, &number.to_le_bytes().repeat(QUARTER));
     let call = sum(QUARTER as u64);
     client.submit(call, Some(input), PATIENCE).unwrap()
 }
 
 /// The sum of two ranks' numbers.
-fn wait(client: &Client, ticket: Ticket, number: f32) -> ResultView {
+fn wait(client: &Client, ticket: CallTicket, number: f32) -> ResultView {
     let result = client.wait(ticket, PATIENCE).unwrap().result;
     assert_eq!(to_f32s(&result), vec![2.0 * number; QUARTER]);
     result
@@ -70,7 +70,7 @@ fn calls_wait_in_their_order_until_results_are_dropped() {
 #[test]
 fn a_result_that_never_fits_on_one_node_fails_on_every_rank() {
     let nodes = std::cell::Cell::new(0);
-    let gang = Gang::with(2, 1, |options| Options {
+    let gang = Gang::with(2, 1, |options| MemberOptions {
         // The second node has room for nothing.
         limit_bytes: if nodes.replace(1) == 0 {
             LIMIT_BYTES
@@ -151,7 +151,7 @@ fn memory_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
     let gang = Gang::over(
         2,
         1,
-        |options, rank| Options {
+        |options, rank| MemberOptions {
             timing,
             before_memory: if rank == 0 {
                 before.clone()
@@ -194,7 +194,7 @@ fn memory_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
 #[test]
 fn a_call_that_waits_for_memory_counts_though_its_process_leaves() {
     let (before, allow) = slow_memory();
-    let options = |options, rank| Options {
+    let options = |options, rank| MemberOptions {
         before_memory: if rank == 0 {
             before.clone()
         } else {
@@ -219,7 +219,7 @@ fn what_a_process_was_lent_is_unmapped_beside_the_engine_when_it_leaves() {
     let before = Before::call(move || {
         counted.fetch_add(1, Ordering::Relaxed);
     });
-    let gang = Gang::with(1, 1, |options| Options {
+    let gang = Gang::with(1, 1, |options| MemberOptions {
         before_memory: before.clone(),
         ..options
     });

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s};
-use hfreduce_client::client::{Client, Error, Group, Ticket};
+use hfreduce_client::client::{CallTicket, Client, Error, Group};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind, parts};
-use hfreduce_sidecar::meet::Preference;
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::Preference;
 
-fn submit(client: &Client, group: Group, call: Call, input: Option<&[f32]>) -> Ticket {
+fn submit(client: &Client, group: Group, call: Call, input: Option<&[f32]>) -> CallTicket {
     let input = input.map(|input| filled(client, &f32s(input)));
     client.submit_in(group, call, input, PATIENCE).unwrap()
 }
 
-fn take(client: &Client, ticket: Ticket) -> Vec<f32> {
+fn take(client: &Client, ticket: CallTicket) -> Vec<f32> {
     to_f32s(&client.wait(ticket, PATIENCE).unwrap().result)
 }
 
@@ -38,7 +38,7 @@ fn part(from: u32, to: u32, most: usize) -> Vec<f32> {
         .collect()
 }
 
-fn all_to_all(client: &Client, group: Group, most: usize, odd: u64) -> Ticket {
+fn all_to_all(client: &Client, group: Group, most: usize, odd: u64) -> CallTicket {
     let others = 0..group.size;
     let sent: Vec<Vec<f32>> = others
         .clone()
@@ -70,7 +70,7 @@ fn expected(group: Group, most: usize) -> Vec<f32> {
 fn each_rank_gets_what_is_for_it_over_any_transport() {
     let fake = Fake::new();
     for transport in [Preference::Tcp, Preference::Verbs] {
-        let gang = Gang::with(4, 2, |options| Options {
+        let gang = Gang::with(4, 2, |options| MemberOptions {
             transport,
             ..fake.options(options)
         });
@@ -106,7 +106,7 @@ fn each_rank_gets_what_is_for_it_over_any_transport() {
 
 #[test]
 fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
-    let gang = Gang::with(3, 2, |options| Options {
+    let gang = Gang::with(3, 2, |options| MemberOptions {
         chunk_bytes: 4096,
         ..options
     });
@@ -126,7 +126,7 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
         }
         let sum = Call::all_reduce(DType::F32, hfreduce_client::ReduceOp::Sum, 1);
         let total = submit(&client, world, sum, Some(&[1.0]));
-        let sent: Vec<Ticket> = (0..4)
+        let sent: Vec<CallTicket> = (0..4)
             .map(|number| {
                 let call = Call {
                     tag: number as u64,
@@ -143,7 +143,7 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
             take(&client, ticket);
         }
         // Under one tag they come as they were sent.
-        let tickets: Vec<Ticket> = (0..3)
+        let tickets: Vec<CallTicket> = (0..3)
             .flat_map(|number| {
                 let send = of_root(OpKind::Send, next, 5);
                 let receive = of_root(OpKind::Receive, before, 5);
@@ -178,7 +178,7 @@ fn groups_exchange_beside_each_other() {
     });
 }
 
-fn failure(client: &Client, ticket: Ticket) -> (FailureKind, String) {
+fn failure(client: &Client, ticket: CallTicket) -> (FailureKind, String) {
     match client.wait(ticket, PATIENCE) {
         Err(Error::Operation { kind, text, .. }) => (kind, text),
         other => panic!("{other:?}"),

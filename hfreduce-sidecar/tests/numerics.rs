@@ -7,7 +7,7 @@ use gang::{Gang, PATIENCE, failure, filled, run};
 use hfreduce_client::client::{Client, Group};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, Numerics, OpKind, ReduceOp};
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
 
 /// Elements of a rank's gradients.
 const COUNT: usize = 5000;
@@ -68,7 +68,7 @@ fn reduce(
 /// Every way to cut the gradients, on a gang with chunks of this size; all ranks have to get the same.
 fn results(chunk_bytes: u32, what: (Numerics, DType)) -> Vec<Vec<u8>> {
     // So many that the two trees add up in different orders.
-    let gang = Gang::with(6, 1, |options| Options {
+    let gang = Gang::with(6, 1, |options| MemberOptions {
         chunk_bytes,
         ..options
     });
@@ -160,7 +160,7 @@ fn ranks_that_round_differently_are_told_and_the_next_call_works() {
 
 #[test]
 fn what_is_shared_out_and_what_goes_to_one_have_the_bits_of_what_goes_to_all() {
-    let gang = Gang::with(3, 2, |options| Options {
+    let gang = Gang::with(3, 2, |options| MemberOptions {
         chunk_bytes: 512,
         ..options
     });

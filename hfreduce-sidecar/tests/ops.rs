@@ -92,7 +92,9 @@ fn what_led_to_a_failure_is_written_down() {
     sidecars.signal(1, Signal::KILL);
     failure(client.wait(ticket, PATIENCE));
 
-    let file = sidecars.run_dir(0).join(contract::run_dir::FLIGHT);
+    let file = sidecars
+        .run_dir(0)
+        .join(contract::run_dir::FLIGHT_RECORDING);
     let written: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     let broken = written["broken"].as_str().unwrap();
     assert!(broken.contains("node 1"), "{written}");
@@ -122,7 +124,9 @@ fn what_led_to_calls_that_differ_is_written_down() {
         failure(client.wait(ticket, PATIENCE));
     }
     for (node, count) in [(0, 100), (1, 101)] {
-        let file = sidecars.run_dir(node).join(contract::run_dir::FLIGHT);
+        let file = sidecars
+            .run_dir(node)
+            .join(contract::run_dir::FLIGHT_RECORDING);
         let written: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         assert_eq!(written["broken"], Value::Null, "{written}");
         let history = written["history"].to_string();

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-use collective::membership::Reason as SuspectReason;
+use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::{Peer, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
 use contract::run_dir::{self, Progress, Roster};
@@ -353,7 +353,7 @@ fn the_operator_is_told_who_died_and_who_left() {
     pods.signal(1, Signal::KILL);
     assert_eq!(operator.next_suspicion(), (5, 1, SuspectReason::Dead));
     pods.signal(2, Signal::TERM);
-    let (who, _) = operator.next(|message| *message == ToOperator::Bye);
+    let (who, _) = operator.next(|message| *message == ToOperator::Leaving);
     assert_eq!(who, 2);
 }
 

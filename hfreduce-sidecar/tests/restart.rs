@@ -14,7 +14,7 @@ use gang::processes::get;
 use gang::restarted::{Restarted, submit, whole};
 use gang::{PATIENCE, counter, to_f32s, wait_until};
 use hfreduce_client::Call;
-use hfreduce_client::client::{Client, Error, Group, Ticket};
+use hfreduce_client::client::{CallTicket, Client, Error, Group};
 use rustix::process::Signal;
 
 const NODES: u32 = 3;
@@ -30,7 +30,7 @@ fn who_has_called_nothing_and_who_has_called_while_it_was_gone_go_on() {
     for killed in 0..NODES {
         gang.pods.kill(killed);
         // Some call while it is gone, its own processes too; the others when it is back.
-        let early: Vec<Ticket> = gang.clients[..3]
+        let early: Vec<CallTicket> = gang.clients[..3]
             .iter()
             .map(|one| submit(one, 1000))
             .collect();
@@ -178,7 +178,7 @@ fn open(client: &Client, first: u64) -> Vec<(Group, f32)> {
     .collect()
 }
 
-fn is_all(client: &Client, ticket: Ticket, elements: usize, expected: f32) {
+fn is_all(client: &Client, ticket: CallTicket, elements: usize, expected: f32) {
     let output = client.wait(ticket, PATIENCE).unwrap();
     let sums = to_f32s(&output.result);
     assert_eq!(sums.len(), elements);
@@ -191,7 +191,7 @@ fn what_is_under_way_in_groups_that_overlap_and_in_the_world_ends_with_the_contr
     let groups = each(&gang.clients, |client| open(client, 7));
     let elements = 1 << 16;
     for (killed, micros) in [(0, 0), (1, 2_000), (2, 5_000), (0, 20_000)] {
-        let tickets: Vec<Vec<(Ticket, f32)>> = gang
+        let tickets: Vec<Vec<(CallTicket, f32)>> = gang
             .clients
             .iter()
             .zip(&groups)
@@ -238,7 +238,7 @@ fn a_group_that_opens_or_closes_meanwhile_is_open_or_closed_for_all() {
                 close(client, group); // Before.
             }
         });
-        let end = |client: &Client, groups: &[(Group, f32)]| -> Vec<Ticket> {
+        let end = |client: &Client, groups: &[(Group, f32)]| -> Vec<CallTicket> {
             let ends = groups.iter().map(|(group, _)| {
                 client
                     .submit_in(*group, Call::close(), None, PATIENCE)
@@ -293,7 +293,7 @@ fn a_process_that_called_and_left_is_not_waited_for_and_what_it_was_told_holds()
     let leaver = gang.clients.remove(1);
     let (of_world, in_group) = (submit(&leaver, 5000), call_sum_in(&leaver, shared[1], 10));
     let others = gang.clients.iter().zip([0, 2, 3, 4, 5]);
-    let tickets: Vec<(Ticket, Ticket)> = others
+    let tickets: Vec<(CallTicket, CallTicket)> = others
         .map(|(client, rank)| (submit(client, 5000), call_sum_in(client, shared[rank], 10)))
         .collect();
     whole(&leaver.wait(of_world, PATIENCE).unwrap(), 5000);

@@ -13,7 +13,7 @@ use gang::leader::Leader;
 use gang::limits::{self, KILLED};
 use gang::pods::Pods;
 use gang::{PATIENCE, f32s, failure, filled, run, to_f32s, wait_until};
-use hfreduce_client::client::{Client, Group, Output, Ticket};
+use hfreduce_client::client::{CallTicket, Client, Group, Output};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, ReduceOp};
 use rustix::process::Signal;
@@ -31,7 +31,7 @@ fn start(nodes: u32) -> (Leader, Pods, Vec<Client>) {
     (leader, pods, clients)
 }
 
-fn submit(client: &Client, elements: usize) -> Ticket {
+fn submit(client: &Client, elements: usize) -> CallTicket {
     let rank = client.standing().rank as f32;
     let input = filled(client, &f32s(&vec![rank + 1.0; elements]));
     let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);
@@ -39,11 +39,11 @@ fn submit(client: &Client, elements: usize) -> Ticket {
 }
 
 /// The one number that all elements of the result are.
-fn result(client: &Client, ticket: Ticket) -> f32 {
+fn result(client: &Client, ticket: CallTicket) -> f32 {
     number(&wait(client, ticket))
 }
 
-fn wait(client: &Client, ticket: Ticket) -> Output {
+fn wait(client: &Client, ticket: CallTicket) -> Output {
     client.wait(ticket, PATIENCE).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn number(output: &Output) -> f32 {
 }
 
 /// Waits for all, and then looks at what came: that takes longer than the operation.
-fn results(clients: &[Client], tickets: &[Ticket], come: impl FnOnce()) -> Vec<f32> {
+fn results(clients: &[Client], tickets: &[CallTicket], come: impl FnOnce()) -> Vec<f32> {
     let ranks = clients.iter().zip(tickets);
     let outputs: Vec<Output> = ranks
         .map(|(client, ticket)| wait(client, *ticket))
@@ -67,7 +67,7 @@ fn results(clients: &[Client], tickets: &[Ticket], come: impl FnOnce()) -> Vec<f
 fn an_operation_under_way_is_finished_without_the_node_whose_process_died() {
     let (_leader, _pods, mut clients) = start(3);
     let elements = 1 << 20;
-    let tickets: Vec<Ticket> = clients[..2]
+    let tickets: Vec<CallTicket> = clients[..2]
         .iter()
         .map(|client| submit(client, elements))
         .collect();
@@ -207,7 +207,7 @@ fn what_a_rank_has_called_before_it_died_ends_alike_on_all_others_of_its_group()
             Err(text) => assert!(text.contains("lost: rank 3"), "{text}"),
         }
         assert_eq!(ends[0], ends[1]);
-        let tickets: Vec<Ticket> = clients.iter().map(|one| submit(one, 5)).collect();
+        let tickets: Vec<CallTicket> = clients.iter().map(|one| submit(one, 5)).collect();
         for (client, ticket) in clients.iter().zip(tickets) {
             assert_eq!(result(client, ticket), 6.0);
         }
@@ -218,7 +218,7 @@ fn what_a_rank_has_called_before_it_died_ends_alike_on_all_others_of_its_group()
 fn a_node_whose_sidecar_is_killed_is_waited_for_and_then_done_without() {
     let (_leader, pods, clients) = start(4);
     let elements = 3 << 20;
-    let tickets: Vec<Ticket> = clients
+    let tickets: Vec<CallTicket> = clients
         .iter()
         .map(|client| submit(client, elements))
         .collect();
@@ -234,7 +234,7 @@ fn a_node_whose_sidecar_is_killed_is_waited_for_and_then_done_without() {
         "{sums:?}"
     );
     let survivors = &clients[1..];
-    let tickets: Vec<Ticket> = survivors.iter().map(|client| submit(client, 5)).collect();
+    let tickets: Vec<CallTicket> = survivors.iter().map(|client| submit(client, 5)).collect();
     for (client, ticket) in survivors.iter().zip(tickets) {
         assert_eq!(result(client, ticket), 9.0);
     }
@@ -245,7 +245,7 @@ fn losses_one_after_the_other_leave_one_that_goes_on() {
     let (_leader, _pods, mut clients) = start(4);
     while clients.len() > 1 {
         let lost = clients.remove(0);
-        let tickets: Vec<Ticket> = clients.iter().map(|client| submit(client, 1000)).collect();
+        let tickets: Vec<CallTicket> = clients.iter().map(|client| submit(client, 1000)).collect();
         lost.abandon();
         let all: f32 = clients
             .iter()
@@ -261,7 +261,7 @@ fn losses_one_after_the_other_leave_one_that_goes_on() {
 fn a_sidecar_that_comes_back_too_late_tells_its_processes_that_the_others_went_on() {
     let (leader, mut pods, clients) = start(3);
     pods.kill(2);
-    let tickets: Vec<Ticket> = clients.iter().map(|client| submit(client, 10)).collect();
+    let tickets: Vec<CallTicket> = clients.iter().map(|client| submit(client, 10)).collect();
     for (client, ticket) in clients[..2].iter().zip(&tickets) {
         assert_eq!(result(client, *ticket), 3.0);
     }
@@ -288,7 +288,7 @@ fn the_other_processes_of_a_node_that_is_out_get_an_error() {
     pods.signal(2, Signal::STOP);
     let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 10);
     let ticket = frozen.submit(call, Some(input), PATIENCE).unwrap();
-    let tickets: Vec<Ticket> = clients.iter().map(|client| submit(client, 10)).collect();
+    let tickets: Vec<CallTicket> = clients.iter().map(|client| submit(client, 10)).collect();
     thread::scope(|scope| {
         for (client, ticket) in clients.iter().zip(tickets) {
             scope.spawn(move || assert_eq!(result(client, ticket), 3.0));

@@ -14,7 +14,7 @@ use gang::limits::{self, NAMED};
 use gang::pods::Pods;
 use gang::processes::{self, Sidecars, get, loopback, transports};
 use gang::{PATIENCE, encode, f32s, failure, filled, run, sum, to_f32s, wait_until};
-use hfreduce_client::client::{Client, Ticket};
+use hfreduce_client::client::{CallTicket, Client};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
@@ -80,14 +80,14 @@ fn cable(node: usize, state: &str) {
     wait_until(|| std::fs::read_to_string(&file).unwrap().contains(wanted));
 }
 
-fn submit(client: &Client, elements: u64) -> Ticket {
+fn submit(client: &Client, elements: u64) -> CallTicket {
     let rank = client.standing().rank as f32;
     let input = filled(client, &f32s(&vec![rank + 1.0; elements as usize]));
     client.submit(sum(elements), Some(input), PATIENCE).unwrap()
 }
 
 /// What a rank is told of an operation that fails, in time.
-fn told(client: &Client, ticket: Ticket) -> String {
+fn told(client: &Client, ticket: CallTicket) -> String {
     let since = Instant::now();
     let (kind, text) = failure(client.wait(ticket, PATIENCE));
     assert_eq!(kind, FailureKind::Broken);
@@ -132,7 +132,7 @@ fn a_pulled_cable_is_told_on_every_node_and_plugged_in_a_new_gang_works() {
     let (gang, clients) = start();
     sums_are_right(&clients, &[1000]);
     cable(1, "down");
-    let tickets: Vec<Ticket> = clients
+    let tickets: Vec<CallTicket> = clients
         .iter()
         .map(|client| submit(client, 100_000))
         .collect();
@@ -207,7 +207,7 @@ fn a_node_that_may_not_lock_memory_uses_tcp_and_the_log_says_what_to_do() {
 }
 
 /// What all elements of a result are.
-fn result(client: &Client, ticket: Ticket) -> f32 {
+fn result(client: &Client, ticket: CallTicket) -> f32 {
     let result = to_f32s(&client.wait(ticket, PATIENCE).unwrap().result);
     assert!(result.iter().all(|one| *one == result[0]));
     result[0]
@@ -233,7 +233,7 @@ fn the_others_finish_the_operation_of_a_node_that_is_lost() {
             .values()
             .all(|name| name == "verbs")
     );
-    let tickets: Vec<Ticket> = clients
+    let tickets: Vec<CallTicket> = clients
         .iter()
         .map(|client| submit(client, 200_000))
         .collect();

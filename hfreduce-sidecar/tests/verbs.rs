@@ -18,8 +18,8 @@ use gang::{
 use hfreduce_client::client::Client;
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind};
-use hfreduce_sidecar::meet::{Preference, Rdma};
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::{Preference, RdmaNegotiation};
 
 /// Over which transports the nodes are linked.
 fn transports(gang: &Gang) -> BTreeSet<String> {
@@ -134,11 +134,11 @@ fn a_device_waits_for_a_silent_peer_as_long_as_the_attempt_does() {
             let options = fake.options(options);
             let usual = options.rdma.patience;
             let patience = patience.map_or(usual, Duration::from_secs);
-            let rdma = Rdma {
+            let rdma = RdmaNegotiation {
                 patience,
                 ..options.rdma
             };
-            Options { rdma, ..options }
+            MemberOptions { rdma, ..options }
         });
         all_over(&gang, "verbs");
         assert_eq!(fake.path_options(), expected);
@@ -155,7 +155,7 @@ fn registering_memory_for_longer_than_a_lost_node_delays_no_heartbeat_and_no_sum
         ..Timing::default()
     };
     let fake = Fake::new();
-    let gang = Gang::with(2, 1, |options| Options {
+    let gang = Gang::with(2, 1, |options| MemberOptions {
         timing,
         chunk_bytes: 256 << 10,
         ..fake.options(options)

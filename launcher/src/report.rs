@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use contract::CheckpointRef;
-use contract::run_dir::Cause;
-use contract::termination::{Outcome, TerminationMessage};
+use contract::run_dir::StatedCause;
+use contract::termination::{RunOutcome, TerminationMessage};
 
 use crate::environment::GangPlace;
 use crate::gang::{Ending, Failure, GangOutcome};
@@ -21,16 +21,16 @@ pub(crate) fn message(
     place: &GangPlace,
     tails: &[Tail],
     ack: Option<CheckpointRef>,
-    cause: Option<Cause>,
+    cause: Option<StatedCause>,
 ) -> TerminationMessage {
     let (outcome, failure) = match verdict {
-        GangOutcome::Succeeded => (Outcome::Succeeded, None),
-        GangOutcome::Interrupted(failure) => (Outcome::Interrupted, failure),
-        GangOutcome::Failed(failure) => (Outcome::Failed, Some(failure)),
+        GangOutcome::Succeeded => (RunOutcome::Succeeded, None),
+        GangOutcome::Interrupted(failure) => (RunOutcome::Interrupted, failure),
+        GangOutcome::Failed(failure) => (RunOutcome::Failed, Some(failure)),
     };
     let mut message = TerminationMessage {
         ack,
-        cause: cause.filter(|_| outcome == Outcome::Failed),
+        cause: cause.filter(|_| outcome == RunOutcome::Failed),
         ..TerminationMessage::new(outcome)
     };
     if let Some(Failure { rank, ending }) = failure {
@@ -57,7 +57,7 @@ pub(crate) fn unable(error: &dyn std::error::Error) -> TerminationMessage {
     }
     TerminationMessage {
         log: Some(log),
-        ..TerminationMessage::new(Outcome::Failed)
+        ..TerminationMessage::new(RunOutcome::Failed)
     }
 }
 

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use contract::CheckpointRef;
-use contract::run_dir::{self, Cause, Roster};
+use contract::run_dir::{self, Roster, StatedCause};
 use rustix::process::{Pid, Signal};
 
 use crate::args::Args;
@@ -311,7 +311,7 @@ impl<'a> Ranks<'a> {
 
     fn write(&self, verdict: GangOutcome) {
         // Unreadable, it says no more than none at all.
-        let cause = Cause::read(&self.args.run_dir).ok().flatten();
+        let cause = StatedCause::read(&self.args.run_dir).ok().flatten();
         let message = report::message(verdict, &self.place, &self.tails, self.ack.clone(), cause);
         report::write(&message, &self.args.termination_log);
     }

@@ -13,7 +13,7 @@ pub struct Loaded {
 
 /// There is no such library, or it cannot be loaded.
 #[derive(Debug)]
-pub struct Absent {
+pub struct LibraryAbsent {
     pub path: PathBuf,
     pub source: libloading::Error,
 }
@@ -31,14 +31,14 @@ impl Loaded {
     ///
     /// # Safety
     /// Its initialisers run: it is code that this process trusts.
-    pub unsafe fn open(path: PathBuf) -> Result<Self, Absent> {
+    pub unsafe fn open(path: PathBuf) -> Result<Self, LibraryAbsent> {
         // SAFETY: passed on to the caller.
         match unsafe { libloading::Library::new(&path) } {
             Ok(library) => Ok(Self {
                 library: ManuallyDrop::new(library),
                 path,
             }),
-            Err(source) => Err(Absent { path, source }),
+            Err(source) => Err(LibraryAbsent { path, source }),
         }
     }
 
@@ -60,9 +60,9 @@ impl Loaded {
 #[macro_export]
 macro_rules! load_errors {
     ($error:ident) => {
-        impl From<$crate::loaded::Absent> for $error {
-            fn from(absent: $crate::loaded::Absent) -> Self {
-                let $crate::loaded::Absent { path, source } = absent;
+        impl From<$crate::loaded::LibraryAbsent> for $error {
+            fn from(absent: $crate::loaded::LibraryAbsent) -> Self {
+                let $crate::loaded::LibraryAbsent { path, source } = absent;
                 Self::Load { path, source }
             }
         }

@@ -25,7 +25,7 @@ const SIGNALS: Duration = Duration::from_millis(100);
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Ticket(hfreduce_client::client::Ticket);
+pub(crate) struct Ticket(hfreduce_client::client::CallTicket);
 
 /// A group of ranks that this process has opened.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -57,14 +57,16 @@ pub(crate) struct Client {
     copied_out: AtomicU64,
     results_written: Arc<AtomicU64>,
     /// Arenas that operations in flight read: Python may drop its own before they are over.
-    read: Mutex<HashMap<hfreduce_client::client::Ticket, Arc<hfreduce_client::client::Arena>>>,
+    read: Mutex<HashMap<hfreduce_client::client::CallTicket, Arc<hfreduce_client::client::Arena>>>,
 }
 
 impl Client {
     fn read(
         &self,
-    ) -> MutexGuard<'_, HashMap<hfreduce_client::client::Ticket, Arc<hfreduce_client::client::Arena>>>
-    {
+    ) -> MutexGuard<
+        '_,
+        HashMap<hfreduce_client::client::CallTicket, Arc<hfreduce_client::client::Arena>>,
+    > {
         crate::locked(&self.read)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use hfreduce_client::client::ResultView;
-use hfreduce_client::cuda::{self, Device, DeviceMemory, Library, Stream};
+use hfreduce_client::cuda::{self, CudaDevice, CudaLibrary, CudaStream, DeviceMemory};
 use pyo3::prelude::*;
 
 use crate::error::raise;
@@ -14,7 +14,7 @@ use crate::memory;
 /// An open GPU.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Gpu(pub(crate) Arc<Device>);
+pub(crate) struct Gpu(pub(crate) Arc<CudaDevice>);
 
 #[pymethods]
 impl Gpu {
@@ -22,7 +22,7 @@ impl Gpu {
     #[new]
     #[pyo3(signature = (ordinal, path = None))]
     fn new(py: Python<'_>, ordinal: i32, path: Option<PathBuf>) -> PyResult<Self> {
-        py.detach(|| Device::open(Library::load(path.as_deref())?, ordinal))
+        py.detach(|| CudaDevice::open(CudaLibrary::load(path.as_deref())?, ordinal))
             .map(Self)
             .map_err(|error| raise(py, &error))
     }
@@ -41,7 +41,7 @@ impl Gpu {
 
     /// The end of all that `stream` was given so far.
     fn event(&self, py: Python<'_>, stream: u64) -> PyResult<Event> {
-        cuda::Event::on(&self.0, Stream::of_owner(stream))
+        cuda::CudaEvent::on(&self.0, CudaStream::of_owner(stream))
             .map(Event)
             .map_err(|error| raise(py, &error))
     }
@@ -56,7 +56,7 @@ impl Gpu {
         offset: usize,
         stream: u64,
     ) -> PyResult<Copy> {
-        let stream = Stream::of_owner(stream);
+        let stream = CudaStream::of_owner(stream);
         let sources = sources.into_iter();
         let sources: Vec<_> = sources
             .map(|(start, nbytes)| DeviceMemory::of_owner(start, nbytes))
@@ -90,14 +90,14 @@ impl Gpu {
 /// Something that happens on a stream.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Event(pub(crate) cuda::Event);
+pub(crate) struct Event(pub(crate) cuda::CudaEvent);
 
 #[pymethods]
 impl Event {
     /// What `stream` is given from here on waits for it; the host does not.
     fn gate(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
         self.0
-            .gate(Stream::of_owner(stream))
+            .gate(CudaStream::of_owner(stream))
             .map_err(|error| raise(py, &error))
     }
 
@@ -124,7 +124,7 @@ impl Copy {
     /// What `stream` is given from here on waits for the copy; the host does not.
     fn gate(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
         let copy = crate::locked(&self.0);
-        copy.gate(Stream::of_owner(stream))
+        copy.gate(CudaStream::of_owner(stream))
             .map_err(|error| raise(py, &error))
     }
 

@@ -46,7 +46,7 @@ impl Inbox {
 /// Begins what a GPU of a pair does; nothing waits on the host.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Pair(cuda::Pair);
+pub(crate) struct Pair(cuda::GpuPair);
 
 #[pymethods]
 impl Pair {
@@ -58,7 +58,7 @@ impl Pair {
             .map(IpcHandle)
             .map_err(|_| PyValueError::new_err("not a handle of a GPU's memory"))?;
         let inbox = inbox.take().ok_or_else(joined)?;
-        py.detach(|| cuda::Pair::join(inbox, handle))
+        py.detach(|| cuda::GpuPair::join(inbox, handle))
             .map(Self)
             .map_err(|error| raise(py, &error))
     }

@@ -13,7 +13,7 @@ mod tests;
 use crc32c::crc32c;
 
 use crate::machine::{
-    Broken, Claimed, Dispute, Fence, Frame, MessageId, Mismatch, Refusal, Stream, Verdict,
+    Broken, CallRefusal, Claimed, Dispute, Fence, Frame, MessageId, Mismatch, Stream, Verdict,
 };
 use crate::op::Call;
 pub use fields::{CALL_WORDS, call_from_words, call_to_words};
@@ -67,17 +67,19 @@ impl Frame {
     #[must_use]
     pub const fn payload_bytes(&self) -> u32 {
         match *self {
-            Self::Up { bytes, .. } | Self::Down { bytes, .. } | Self::Data { bytes, .. } => bytes,
+            Self::ReduceChunk { bytes, .. }
+            | Self::BroadcastChunk { bytes, .. }
+            | Self::Data { bytes, .. } => bytes,
             Self::Refuse { .. }
             | Self::Fail { .. }
-            | Self::Want { .. }
-            | Self::Deny { .. }
+            | Self::ReadyToReceive { .. }
+            | Self::ReceiveRejected { .. }
             | Self::Credit { .. }
             | Self::Awaiting { .. }
             | Self::Abort { .. }
-            | Self::Mark { .. }
+            | Self::Watermark { .. }
             | Self::Heartbeat
-            | Self::Bye { .. }
+            | Self::Leaving { .. }
             | Self::Open { .. }
             | Self::Opened { .. } => 0,
         }
@@ -118,7 +120,7 @@ fn body(writer: &mut Writer, frame: &Frame) -> Common {
         ..Common::default()
     };
     match *frame {
-        Frame::Up {
+        Frame::ReduceChunk {
             group,
             tree,
             op,
@@ -127,11 +129,11 @@ fn body(writer: &mut Writer, frame: &Frame) -> Common {
             bytes,
             ref call,
             rank,
-            mark,
+            watermark,
         } => {
             writer.rank(rank);
             writer.call(call);
-            writer.mark(mark);
+            writer.watermark(watermark);
             Common {
                 tree,
                 slot,
@@ -148,15 +150,15 @@ fn body(writer: &mut Writer, frame: &Frame) -> Common {
             let is_mismatch = writer.verdict(verdict);
             of(if is_mismatch { 2 } else { 10 }, group, op)
         }
-        Frame::Down {
+        Frame::BroadcastChunk {
             group,
             tree,
             op,
             chunk,
             bytes,
-            mark,
+            watermark,
         } => {
-            writer.mark(mark);
+            writer.watermark(watermark);
             Common {
                 tree,
                 chunk,
@@ -180,9 +182,9 @@ fn body(writer: &mut Writer, frame: &Frame) -> Common {
         Frame::Awaiting { group, op } => of(6, group, op),
         Frame::Abort { ref broken } => of(7, 0, writer.broken(broken)),
         Frame::Heartbeat => of(8, 0, 0),
-        Frame::Bye { group, ended } => of(9, group, ended),
-        Frame::Mark { group, mark } => {
-            writer.mark(mark);
+        Frame::Leaving { group, ended } => of(9, group, ended),
+        Frame::Watermark { group, watermark } => {
+            writer.watermark(watermark);
             of(12, group, 0)
         }
         Frame::Open { group, ref claim } => {
@@ -204,7 +206,7 @@ fn body(writer: &mut Writer, frame: &Frame) -> Common {
                 of(16, group, 0)
             }
         },
-        Frame::Want {
+        Frame::ReadyToReceive {
             group,
             ref message,
             ref call,
@@ -230,7 +232,7 @@ fn body(writer: &mut Writer, frame: &Frame) -> Common {
                 ..of(18, group, message.number)
             }
         }
-        Frame::Deny {
+        Frame::ReceiveRejected {
             group,
             ref message,
             ref call,
@@ -292,7 +294,7 @@ fn parse_body(common: Common, reader: &mut Reader<'_>) -> Result<Frame, Error> {
         payload: bytes,
     } = common;
     Ok(match kind {
-        1 => Frame::Up {
+        1 => Frame::ReduceChunk {
             group,
             tree,
             op,
@@ -301,20 +303,20 @@ fn parse_body(common: Common, reader: &mut Reader<'_>) -> Result<Frame, Error> {
             bytes,
             rank: reader.rank()?,
             call: reader.call()?,
-            mark: reader.mark(),
+            watermark: reader.watermark(),
         },
         2 | 10 => Frame::Refuse {
             group,
             op,
             verdict: reader.verdict(kind == 2)?,
         },
-        3 => Frame::Down {
+        3 => Frame::BroadcastChunk {
             group,
             tree,
             op,
             chunk,
             bytes,
-            mark: reader.mark(),
+            watermark: reader.watermark(),
         },
         4 | 11 => Frame::Fail {
             group,
@@ -327,10 +329,10 @@ fn parse_body(common: Common, reader: &mut Reader<'_>) -> Result<Frame, Error> {
             broken: reader.broken(op)?,
         },
         8 => Frame::Heartbeat,
-        9 => Frame::Bye { group, ended: op },
-        12 => Frame::Mark {
+        9 => Frame::Leaving { group, ended: op },
+        12 => Frame::Watermark {
             group,
-            mark: reader.mark(),
+            watermark: reader.watermark(),
         },
         13 => Frame::Open {
             group,
@@ -358,7 +360,7 @@ fn parse_body(common: Common, reader: &mut Reader<'_>) -> Result<Frame, Error> {
                 reason: codes::open_reason(reader.u8())?,
             }),
         },
-        17 => Frame::Want {
+        17 => Frame::ReadyToReceive {
             group,
             message: reader.message(op)?,
             call: reader.call()?,
@@ -371,7 +373,7 @@ fn parse_body(common: Common, reader: &mut Reader<'_>) -> Result<Frame, Error> {
             slot,
             bytes,
         },
-        19 => Frame::Deny {
+        19 => Frame::ReceiveRejected {
             group,
             message: reader.message(op)?,
             call: reader.call()?,

@@ -2,7 +2,6 @@
 //! rendezvous of an attempt, and the SIMD kernels that reduce. Leaves bytes on the move, sockets, threads and
 //! time to `hfreduce-sidecar` and the operator.
 
-pub mod agenda;
 pub mod check;
 pub mod dtype;
 pub mod encoding;
@@ -16,6 +15,7 @@ pub mod recovery;
 pub mod schedule;
 pub mod session;
 pub mod tree;
+pub mod work_queue;
 
 pub use dtype::DType;
 pub use layout::Layout;

@@ -2,22 +2,22 @@
 //! the next epoch begins with. An operation that a survivor has completed is served to those who lack it, so that the
 //! contribution of those who are gone is in it for everybody; every other one is run again by the survivors.
 
-mod told;
+mod delivered;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub(crate) use told::{Told, is_over, told_each};
+pub(crate) use delivered::{OpenedGroup, delivered_each, is_over};
 
 use crate::machine::{Dispute, GroupId, MAX_IN_FLIGHT, OpId, Verdict};
 use crate::op::Call;
 
 /// Operations that one report may name: what may be in flight, and as many that are over and still kept for others.
-pub const MAX_HELD: u64 = 2 * MAX_IN_FLIGHT;
+pub const MAX_RETAINED: u64 = 2 * MAX_IN_FLIGHT;
 
 /// An operation whose outcome is final on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct Retained {
     /// Which.
     pub op: OpId,
     /// The epoch whose members took part in it.
@@ -38,42 +38,48 @@ pub struct GroupReport {
     /// Which group.
     pub group: GroupId,
     /// The first operation whose end not every local rank was told.
-    pub told_all: OpId,
+    #[serde(rename = "told_all")]
+    pub delivered_to_all: OpId,
     /// The first operation whose end no local rank was told.
-    pub told_any: OpId,
+    #[serde(rename = "told_any")]
+    pub delivered_to_any: OpId,
     /// What is final here and kept, ascending; at most [`MAX_HELD`].
-    pub held: Vec<Held>,
+    #[serde(rename = "held")]
+    pub retained: Vec<Retained>,
     /// Why it does not stand and never will, where ranks were told so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Dispute>,
 }
 
 /// How far one node is, when it has stopped. From then on it completes and tells nothing in this epoch.
-pub type Report = Vec<GroupReport>;
+pub type EpochReport = Vec<GroupReport>;
 
 impl GroupReport {
     /// Ranks were told that a group cannot be opened.
     pub(crate) const fn of_refused(group: GroupId, dispute: Dispute) -> Self {
         Self {
             group,
-            told_all: 0,
-            told_any: 0,
-            held: Vec::new(),
+            delivered_to_all: 0,
+            delivered_to_any: 0,
+            retained: Vec::new(),
             refused: Some(dispute),
         }
     }
 
-    fn holds(&self, op: OpId) -> Option<&Held> {
-        let at = self.held.binary_search_by_key(&op, |held| held.op).ok()?;
-        self.held.get(at)
+    fn holds(&self, op: OpId) -> Option<&Retained> {
+        let at = self
+            .retained
+            .binary_search_by_key(&op, |held| held.op)
+            .ok()?;
+        self.retained.get(at)
     }
 
     /// Whether a report can be true: whoever relies on it has not written it.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let ascends = self.held.windows(2).all(|pair| pair[0].op < pair[1].op);
-        let bounded = self.held.len() as u64 <= MAX_HELD;
-        ascends && bounded && self.told_all <= self.told_any
+        let ascends = self.retained.windows(2).all(|pair| pair[0].op < pair[1].op);
+        let bounded = self.retained.len() as u64 <= MAX_RETAINED;
+        ascends && bounded && self.delivered_to_all <= self.delivered_to_any
     }
 }
 
@@ -81,7 +87,8 @@ impl GroupReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// The operation as its holder has it.
-    pub held: Held,
+    #[serde(rename = "held")]
+    pub retained: Retained,
     /// The lowest node that has all of the result.
     pub holder: usize,
     /// Whether the bytes have to be sent: somebody lacks them.
@@ -115,7 +122,7 @@ pub struct Forgotten {
 }
 
 /// What the epoch of these nodes begins with.
-pub fn resume(reports: &BTreeMap<usize, &Report>) -> Result<Resume, Forgotten> {
+pub fn resume(reports: &BTreeMap<usize, &EpochReport>) -> Result<Resume, Forgotten> {
     let mut groups: BTreeMap<GroupId, BTreeMap<usize, &GroupReport>> = BTreeMap::new();
     for (&node, report) in reports {
         for group in *report {
@@ -133,7 +140,10 @@ fn resume_group(
     reports: &BTreeMap<usize, &GroupReport>,
 ) -> Result<GroupResume, Forgotten> {
     let all = || reports.values();
-    let base = all().map(|report| report.told_all).min().unwrap_or(0);
+    let base = all()
+        .map(|report| report.delivered_to_all)
+        .min()
+        .unwrap_or(0);
     let refused = all().find_map(|report| report.refused);
     if refused.is_some() {
         return Ok(GroupResume {
@@ -143,8 +153,11 @@ fn resume_group(
             refused,
         });
     }
-    let told = all().map(|report| report.told_any).max().unwrap_or(0);
-    let last = all().filter_map(|report| Some(report.held.last()?.op + 1));
+    let told = all()
+        .map(|report| report.delivered_to_any)
+        .max()
+        .unwrap_or(0);
+    let last = all().filter_map(|report| Some(report.retained.last()?.op + 1));
     let end = last.max().unwrap_or(0).max(told);
     let mut served = Vec::new();
     for op in base..end {
@@ -167,14 +180,14 @@ fn serve(op: OpId, reports: &BTreeMap<usize, &GroupReport>) -> Option<Served> {
     let holders = reports
         .iter()
         .filter_map(|(&node, report)| Some((node, *report.holds(op)?)));
-    let lacks = |report: &&GroupReport| report.told_all <= op && report.holds(op).is_none();
+    let lacks = |report: &&GroupReport| report.delivered_to_all <= op && report.holds(op).is_none();
     let wanted = reports.values().any(lacks);
     // Of what each rank gets for itself no node has more than its own.
-    let spreads = |held: &Held| held.complete && !held.call.kind.exchanges();
-    let whole = |held: &Held| spreads(held) || held.verdict.is_some() || !wanted;
+    let spreads = |held: &Retained| held.complete && !held.call.kind.exchanges();
+    let whole = |held: &Retained| spreads(held) || held.verdict.is_some() || !wanted;
     let (holder, held) = holders.into_iter().find(|(_, held)| whole(held))?;
     Some(Served {
-        held,
+        retained: held,
         holder,
         spread: wanted && held.verdict.is_none() && held.bytes > 0,
     })
@@ -220,8 +233,8 @@ mod tests {
         }
     }
 
-    fn held(op: OpId) -> Held {
-        Held {
+    fn held(op: OpId) -> Retained {
+        Retained {
             op,
             epoch: 1,
             call: call(OpKind::AllReduce { op: ReduceOp::Sum }),
@@ -231,17 +244,17 @@ mod tests {
         }
     }
 
-    fn report(told: OpId, ops: &[OpId]) -> Report {
+    fn report(told: OpId, ops: &[OpId]) -> EpochReport {
         vec![GroupReport {
             group: 0,
-            told_all: told,
-            told_any: told,
-            held: ops.iter().map(|&op| held(op)).collect(),
+            delivered_to_all: told,
+            delivered_to_any: told,
+            retained: ops.iter().map(|&op| held(op)).collect(),
             refused: None,
         }]
     }
 
-    fn plan(reports: &[Report]) -> Result<GroupResume, Forgotten> {
+    fn plan(reports: &[EpochReport]) -> Result<GroupResume, Forgotten> {
         let reports = reports.iter().enumerate().collect();
         resume(&reports).map(|mut groups| groups.remove(0))
     }
@@ -253,7 +266,7 @@ mod tests {
         let served: Vec<_> = resume
             .served
             .iter()
-            .map(|one| (one.held.op, one.holder, one.spread))
+            .map(|one| (one.retained.op, one.holder, one.spread))
             .collect();
         assert_eq!(served, [(3, 1, true), (5, 1, true)], "4 is run again");
     }
@@ -275,7 +288,7 @@ mod tests {
     #[test]
     fn who_was_told_and_forgot_serves_nobody() {
         let mut told = report(4, &[3]);
-        told[0].held[0].complete = false;
+        told[0].retained[0].complete = false;
         let resume = plan(&[told.clone(), report(3, &[3]), report(3, &[])]).unwrap();
         assert_eq!(resume.served[0].holder, 1);
         let lost = plan(&[told.clone(), report(3, &[])]);

@@ -49,14 +49,14 @@ impl Chunk {
 
 /// Whether a frame brings data or only says that the sender is that far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carry {
+pub enum Forwarding {
     /// The chunk's bytes follow.
     Payload,
     /// Nothing follows.
     Empty,
 }
 
-impl Carry {
+impl Forwarding {
     /// How many of these bytes follow.
     pub(crate) const fn payload(self, bytes: u64) -> u64 {
         match self {
@@ -72,18 +72,18 @@ pub struct Step {
     /// Whether its own ranks' input is part of the chunk.
     pub own: bool,
     /// Children that send something up, ascending.
-    pub from_children: Vec<(usize, Carry)>,
+    pub from_children: Vec<(usize, Forwarding)>,
     /// What it then sends up; `None`: nothing, or it is the root, which turns the chunk.
-    pub to_parent: Option<Carry>,
+    pub to_parent: Option<Forwarding>,
     /// What comes down to it; `None`: nothing, or it is the root.
-    pub from_parent: Option<Carry>,
+    pub from_parent: Option<Forwarding>,
     /// What it then sends down, ascending.
-    pub to_children: Vec<(usize, Carry)>,
+    pub to_children: Vec<(usize, Forwarding)>,
 }
 
 /// A call cut into chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ChunkPlan {
     call: Call,
     chunk_bytes: u64,
     chunks: u32,
@@ -105,7 +105,7 @@ enum Cut {
     Twice,
 }
 
-impl Plan {
+impl ChunkPlan {
     /// Cuts a checked call, so that no part is longer than `chunk_bytes`, a multiple of 64.
     #[must_use]
     pub fn new(call: Call, layout: &Layout, chunk_bytes: u32) -> Self {
@@ -311,8 +311,8 @@ fn holds(tree: &Tree, node: usize, target: usize) -> bool {
 pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
     let children = &tree.children[node];
     let has_parent = tree.parent[node].is_some();
-    let sometimes = |always_if: bool| always_if.then_some(Carry::Empty);
-    let each = |carry: &dyn Fn(usize) -> Option<Carry>| {
+    let sometimes = |always_if: bool| always_if.then_some(Forwarding::Empty);
+    let each = |carry: &dyn Fn(usize) -> Option<Forwarding>| {
         children
             .iter()
             .filter_map(|&child| Some((child, carry(child)?)))
@@ -321,24 +321,24 @@ pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
     match chunk.flow {
         Flow::Combine { to: None } => Step {
             own: true,
-            from_children: each(&|_| Some(Carry::Payload)),
-            to_parent: has_parent.then_some(Carry::Payload),
-            from_parent: has_parent.then_some(Carry::Payload),
-            to_children: each(&|_| Some(Carry::Payload)),
+            from_children: each(&|_| Some(Forwarding::Payload)),
+            to_parent: has_parent.then_some(Forwarding::Payload),
+            from_parent: has_parent.then_some(Forwarding::Payload),
+            to_children: each(&|_| Some(Forwarding::Payload)),
         },
         Flow::Combine { to: Some(target) } => {
             let toward = tree.toward(node, target);
             let down = |on_the_way| {
                 if on_the_way {
-                    Some(Carry::Payload)
+                    Some(Forwarding::Payload)
                 } else {
                     sometimes(chunk.last)
                 }
             };
             Step {
                 own: true,
-                from_children: each(&|_| Some(Carry::Payload)),
-                to_parent: has_parent.then_some(Carry::Payload),
+                from_children: each(&|_| Some(Forwarding::Payload)),
+                to_parent: has_parent.then_some(Forwarding::Payload),
                 from_parent: down(holds(tree, node, target)).filter(|_| has_parent),
                 to_children: each(&|child| down(Some(child) == toward)),
             }
@@ -347,7 +347,7 @@ pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
             let toward = tree.toward(node, from);
             let up = |on_the_way| {
                 if on_the_way {
-                    Some(Carry::Payload)
+                    Some(Forwarding::Payload)
                 } else {
                     sometimes(chunk.first)
                 }
@@ -355,9 +355,9 @@ pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
             // Who passed the bytes up has them already and only needs to hear that the root turned.
             let down = |on_the_way| {
                 if on_the_way {
-                    Carry::Empty
+                    Forwarding::Empty
                 } else {
-                    Carry::Payload
+                    Forwarding::Payload
                 }
             };
             let held = holds(tree, node, from);
@@ -379,7 +379,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::op::ReduceOp;
 
-    fn plan(kind: OpKind, count: u64, ranks: &[u32]) -> Plan {
+    fn plan(kind: OpKind, count: u64, ranks: &[u32]) -> ChunkPlan {
         let call = Call {
             kind,
             dtype: DType::F32,
@@ -387,7 +387,7 @@ mod tests {
             tag: 0,
             numerics: Numerics::Fast,
         };
-        Plan::new(call, &Layout::new(ranks).unwrap(), 512)
+        ChunkPlan::new(call, &Layout::new(ranks).unwrap(), 512)
     }
 
     #[test]
@@ -432,8 +432,8 @@ mod tests {
         };
         let layout = Layout::new(&[2, 1, 3]).unwrap();
         let call = *plan(sum, 300, &[2, 1, 3]).call();
-        let kept = Plan::kept(call, &layout, 512);
-        let served = Plan::served(call, kept.bytes(), 1, 512);
+        let kept = ChunkPlan::kept(call, &layout, 512);
+        let served = ChunkPlan::served(call, kept.bytes(), 1, 512);
         assert_eq!((kept.bytes(), kept.chunks(), served.chunks()), (1200, 3, 3));
         for index in 0..3 {
             let (kept, served) = (kept.chunk(index), served.chunk(index));
@@ -442,7 +442,7 @@ mod tests {
             assert_eq!((kept.offset, kept.bytes), (served.offset, served.bytes));
         }
         let spread = plan(OpKind::Broadcast { root: 3 }, 300, &[2, 1, 3]);
-        assert_eq!(Plan::kept(*spread.call(), &layout, 512), spread);
+        assert_eq!(ChunkPlan::kept(*spread.call(), &layout, 512), spread);
     }
 
     #[test]

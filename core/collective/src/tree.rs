@@ -110,11 +110,11 @@ impl DoubleTree {
 
     /// Everybody a node exchanges frames with, ascending.
     #[must_use]
-    pub fn neighbours(&self, node: usize) -> Vec<usize> {
+    pub fn tree_peers(&self, node: usize) -> Vec<usize> {
         let mut all: Vec<usize> = self
             .trees
             .iter()
-            .flat_map(|tree| tree.neighbours(node))
+            .flat_map(|tree| tree.tree_peers(node))
             .collect();
         all.sort_unstable();
         all.dedup();
@@ -126,14 +126,14 @@ impl DoubleTree {
     pub fn degree(&self, node: usize) -> usize {
         self.trees
             .iter()
-            .map(|tree| tree.neighbours(node).count())
+            .map(|tree| tree.tree_peers(node).count())
             .sum()
     }
 }
 
 impl Tree {
     /// Parent and children of a node.
-    pub fn neighbours(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn tree_peers(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         self.parent[node]
             .into_iter()
             .chain(self.children[node].iter().copied())

@@ -9,12 +9,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use collective::encoding::{self, HEADER_BYTES, PAYLOAD_LIMIT_BYTES};
 use collective::machine::{
-    Broken, Claim, Claimed, Dispute, Fence, Frame, Mark, MessageId, Mismatch, OpenReason, Opener,
-    Reason, Refusal, Stream, Verdict, Violation,
+    Broken, CallRefusal, Claim, Claimed, Dispute, Fence, Frame, MessageId, Mismatch, OpenReason,
+    Opener, ProtocolViolation, Reason, Stream, Verdict, Watermark,
 };
-use collective::membership::Reason as SuspectReason;
+use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::{self as rendezvous, Decoder, Messages, Peer, ToOperator};
-use collective::recovery::{GroupReport, GroupResume, Report};
+use collective::recovery::{EpochReport, GroupReport, GroupResume};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use serde::Serialize;
 use sim::{Rng, damage, explore};
@@ -73,7 +73,7 @@ fn verdict(rng: &mut Rng) -> Verdict {
     if rng.chance(1, 2) {
         Verdict::Mismatch(Mismatch { one, other })
     } else {
-        Verdict::Refusal(Refusal {
+        Verdict::Refusal(CallRefusal {
             claim: one,
             reason: Reason::Splits,
         })
@@ -86,9 +86,9 @@ fn frame(rng: &mut Rng) -> Frame {
     let (tree, slot) = (rng.below(3) as u8, rng.below(16) as u8);
     let (chunk, bytes) = (damage::number(rng) as u32, rng.range(0..4096) as u32);
     let (rank, by) = (rng.next_u64() as u32, rng.below(100));
-    let mark = Mark {
-        done: damage::number(rng),
-        told: damage::number(rng),
+    let watermark = Watermark {
+        completed: damage::number(rng),
+        delivered: damage::number(rng),
     };
     let message = MessageId {
         from: rank,
@@ -102,7 +102,7 @@ fn frame(rng: &mut Rng) -> Frame {
     };
     let refused = rng.chance(1, 2).then_some(Reason::Memory);
     match rng.below(16) {
-        0 => Frame::Up {
+        0 => Frame::ReduceChunk {
             group,
             tree,
             op,
@@ -111,27 +111,27 @@ fn frame(rng: &mut Rng) -> Frame {
             bytes,
             call: call(rng),
             rank,
-            mark,
+            watermark,
         },
         1 => Frame::Refuse {
             group,
             op,
             verdict: verdict(rng),
         },
-        2 => Frame::Down {
+        2 => Frame::BroadcastChunk {
             group,
             tree,
             op,
             chunk,
             bytes,
-            mark,
+            watermark,
         },
         3 => Frame::Fail {
             group,
             op,
             verdict: verdict(rng),
         },
-        4 => Frame::Want {
+        4 => Frame::ReadyToReceive {
             group,
             message,
             call: call(rng),
@@ -144,7 +144,7 @@ fn frame(rng: &mut Rng) -> Frame {
             slot,
             bytes,
         },
-        6 => Frame::Deny {
+        6 => Frame::ReceiveRejected {
             group,
             message,
             call: call(rng),
@@ -160,13 +160,13 @@ fn frame(rng: &mut Rng) -> Frame {
                 Broken::Protocol {
                     node: 1,
                     by,
-                    violation: Violation::Tree,
+                    violation: ProtocolViolation::Tree,
                 },
                 Broken::Revoked,
             ]),
         },
-        10 => Frame::Mark { group, mark },
-        11 => Frame::Bye { group, ended: op },
+        10 => Frame::Watermark { group, watermark },
+        11 => Frame::Leaving { group, ended: op },
         12 => Frame::Open {
             group,
             claim: Claimed {
@@ -234,12 +234,12 @@ fn frames() {
     });
 }
 
-fn report(told: u64) -> Report {
+fn report(told: u64) -> EpochReport {
     vec![GroupReport {
         group: 0,
-        told_all: told,
-        told_any: told,
-        held: Vec::new(),
+        delivered_to_all: told,
+        delivered_to_any: told,
+        retained: Vec::new(),
         refused: None,
     }]
 }
@@ -270,7 +270,7 @@ fn to_operator(rng: &mut Rng) -> ToOperator {
             unreached: Vec::new(),
         },
         6 => ToOperator::RankLost,
-        _ => ToOperator::Bye,
+        _ => ToOperator::Leaving,
     }
 }
 

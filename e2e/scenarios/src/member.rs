@@ -221,7 +221,7 @@ impl Member {
                     let progress = (self.rank == 0 && started.is_some()).then(|| self.progress(step));
                     stream.write_all(&encode(&ToOperator::Heartbeat { progress })?).await?;
                     if started.is_some_and(|started| started.at.elapsed() >= self.run) {
-                        stream.write_all(&encode(&ToOperator::Bye)?).await?;
+                        stream.write_all(&encode(&ToOperator::Leaving)?).await?;
                         return Ok(Ended::TimeIsOver);
                     }
                 }

@@ -22,7 +22,7 @@ pub const RANKS_LIMIT: usize = 1024;
     rename_all = "camelCase",
     rename_all_fields = "camelCase"
 )]
-pub enum ToSidecar {
+pub enum ClientMessage {
     /// First: who this is.
     Attach {
         /// `VERSION` of the client.
@@ -44,7 +44,7 @@ pub enum ToSidecar {
     },
     /// A group of these ranks that it has opened. These two come before anything is lent, and each is answered before
     /// the next.
-    Group(Told),
+    Group(RestoredGroup),
     /// A segment for inputs that an earlier sidecar has made for it. With its descriptor. Answered before the
     /// next one is lent, and before anything is called.
     Lend {
@@ -70,7 +70,7 @@ pub enum ToSidecar {
 /// What a process was told in a group other than the world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct RestoredGroup {
     /// The number of the group.
     pub group: u64,
     /// Whether some of its ranks can go on without others.
@@ -78,7 +78,8 @@ pub struct Told {
     /// Of what is computed for it.
     pub priority: i8,
     /// The first operation whose end it was not told. It calls those again, in their order.
-    pub told: u64,
+    #[serde(rename = "told")]
+    pub delivered: u64,
     /// Whether the one before has closed the group.
     pub closed: bool,
     /// Whether the group has failed for good: what is called in it fails.
@@ -96,7 +97,7 @@ fn is_zero(groups: &u32) -> bool {
     rename_all = "camelCase",
     rename_all_fields = "camelCase"
 )]
-pub enum ToClient {
+pub enum SidecarAnswer {
     /// Attached. With two descriptors: the control segment, and the client's end of the wake descriptor.
     Welcome {
         /// Size of the control segment.

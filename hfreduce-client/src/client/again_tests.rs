@@ -31,9 +31,9 @@ fn sidecars(lives: &'static [usize]) -> (tempfile::TempDir, Client, thread::Join
 }
 
 /// What each of them has heard.
-type Said = Vec<Vec<ToSidecar>>;
+type Said = Vec<Vec<ClientMessage>>;
 
-fn call(client: &Client, content: &[u8]) -> Ticket {
+fn call(client: &Client, content: &[u8]) -> CallTicket {
     let mut input = client.buffer(content.len(), PATIENCE).unwrap();
     input.copy_from_slice(content);
     client
@@ -44,7 +44,7 @@ fn call(client: &Client, content: &[u8]) -> Ticket {
 #[test]
 fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
     let (_dir, client, served) = sidecars(&[2, 1, usize::MAX]);
-    let tickets: Vec<Ticket> = (1..=6u8).map(|one| call(&client, &[one; 100])).collect();
+    let tickets: Vec<CallTicket> = (1..=6u8).map(|one| call(&client, &[one; 100])).collect();
     for (one, ticket) in (1..=6u8).zip(tickets) {
         let output = client.wait(ticket, PATIENCE).unwrap();
         assert_eq!(&output.result[..], [one; 100]);
@@ -56,13 +56,13 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
         .iter()
         .flatten()
         .filter_map(|message| match message {
-            ToSidecar::Attach { again, .. } => Some(*again),
-            ToSidecar::Ranks { .. }
-            | ToSidecar::Group(_)
-            | ToSidecar::Lend { .. }
-            | ToSidecar::Allocate { .. }
-            | ToSidecar::Free { .. }
-            | ToSidecar::Detach => None,
+            ClientMessage::Attach { again, .. } => Some(*again),
+            ClientMessage::Ranks { .. }
+            | ClientMessage::Group(_)
+            | ClientMessage::Lend { .. }
+            | ClientMessage::Allocate { .. }
+            | ClientMessage::Free { .. }
+            | ClientMessage::Detach => None,
         })
         .collect();
     // What the first two have told is not called again.
@@ -91,13 +91,13 @@ fn what_is_held_and_lent_stays_where_it_is_while_sidecars_come_and_go() {
     drop(output.result);
     drop(client);
     let said = served.join().unwrap();
-    let lent = said[1]
+    let segment = said[1]
         .iter()
-        .filter(|one| matches!(one, ToSidecar::Lend { .. }));
-    assert_eq!(lent.count(), 4);
+        .filter(|one| matches!(one, ClientMessage::Lend { .. }));
+    assert_eq!(segment.count(), 4);
     let asked = said[1]
         .iter()
-        .any(|one| matches!(one, ToSidecar::Allocate { .. }));
+        .any(|one| matches!(one, ClientMessage::Allocate { .. }));
     assert!(!asked, "an idle segment of the first served the second");
 }
 
@@ -174,17 +174,17 @@ fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
     let mut told = Vec::new();
     for message in &said[1] {
         match message {
-            ToSidecar::Ranks { ranks } => listed += ranks.len(),
-            ToSidecar::Group(one) => told.push((
+            ClientMessage::Ranks { ranks } => listed += ranks.len(),
+            ClientMessage::Group(one) => told.push((
                 one.group,
                 std::mem::take(&mut listed),
-                (one.replicated, one.priority, one.told, one.closed),
+                (one.replicated, one.priority, one.delivered, one.closed),
             )),
-            ToSidecar::Attach { .. }
-            | ToSidecar::Lend { .. }
-            | ToSidecar::Allocate { .. }
-            | ToSidecar::Free { .. }
-            | ToSidecar::Detach => {}
+            ClientMessage::Attach { .. }
+            | ClientMessage::Lend { .. }
+            | ClientMessage::Allocate { .. }
+            | ClientMessage::Free { .. }
+            | ClientMessage::Detach => {}
         }
     }
     assert_eq!(

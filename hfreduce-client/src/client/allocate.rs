@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Arena, Buffer, Client, Error};
-use crate::attach::{self, ToSidecar};
+use super::{Arena, Client, Error, InputBuffer};
+use crate::attach::{self, ClientMessage};
 
 impl Client {
     /// A buffer of `bytes` for an input, of unspecified content. Buffers that were dropped are used again.
@@ -12,10 +12,10 @@ impl Client {
     /// Fails at once with [`Error::Refused`] where the sidecar lends no more, also while calls in flight hold
     /// what it has lent. Then nothing was called: who goes on with the next call makes it in the place of this
     /// one, and may get a sum of other ranks' other calls. So try again, or leave.
-    pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<Buffer, Error> {
+    pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<InputBuffer, Error> {
         const REQUEST: &str = "allocate an input buffer";
         let shared = &self.shared;
-        let buffer = |lent| Buffer::new(Arc::clone(shared), lent, bytes);
+        let buffer = |lent| InputBuffer::new(Arc::clone(shared), lent, bytes);
         if let Some(lent) = shared.lock()?.take_idle(bytes) {
             return Ok(buffer(lent));
         }
@@ -29,7 +29,7 @@ impl Client {
         state.drop_answers(0);
         let mut freed_idle = false;
         'ask: loop {
-            let request = ToSidecar::Allocate {
+            let request = ClientMessage::Allocate {
                 bytes: bytes as u64,
             };
             let life = state.life();
@@ -80,9 +80,9 @@ impl Client {
     }
 
     /// A buffer that was used before, if one of about this size is idle. Never waits.
-    pub fn idle_buffer(&self, bytes: usize) -> Result<Option<Buffer>, Error> {
-        let lent = self.shared.lock()?.take_idle(bytes);
-        Ok(lent.map(|lent| Buffer::new(Arc::clone(&self.shared), lent, bytes)))
+    pub fn idle_buffer(&self, bytes: usize) -> Result<Option<InputBuffer>, Error> {
+        let segment = self.shared.lock()?.take_idle(bytes);
+        Ok(segment.map(|lent| InputBuffer::new(Arc::clone(&self.shared), lent, bytes)))
     }
 
     /// Memory of at least `bytes` for inputs, of unspecified content, which this process keeps. Fails as

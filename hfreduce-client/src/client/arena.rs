@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::buffer::Lent;
-use super::{Buffer, Shared};
-use crate::cuda::{self, Device, RegisteredOnce};
+use super::buffer::InputSegment;
+use super::{InputBuffer, Shared};
+use crate::cuda::{self, CudaDevice, RegisteredOnce};
 
 /// A segment whose places are inputs of operations, as many and as often as the caller likes. Whoever writes to it
 /// writes elsewhere than operations in flight read; the sidecar adds up whatever lies there. Keep it until its
@@ -15,30 +15,30 @@ pub struct Arena {
     /// Before the memory.
     registration: RegisteredOnce,
     shared: Arc<Shared>,
-    lent: Lent,
+    inputs: InputSegment,
 }
 
 impl Arena {
     /// None only of a buffer that lends nothing.
-    pub(super) fn new(buffer: Buffer) -> Option<Self> {
+    pub(super) fn new(buffer: InputBuffer) -> Option<Self> {
         let shared = buffer.shared();
-        let (lent, _) = buffer.lend()?;
+        let (lent, _) = buffer.into_segment()?;
         Some(Self {
             registration: RegisteredOnce::default(),
             shared,
-            lent,
+            inputs: lent,
         })
     }
 
     /// Bytes of it: at least as many as were asked for.
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> usize {
-        self.lent.segment.len()
+        self.inputs.segment.len()
     }
 
     /// Where it begins: mapped, for reading and writing, until this is dropped.
     pub fn start(&self) -> NonNull<u8> {
-        self.lent.segment.place()
+        self.inputs.segment.place()
     }
 
     /// Where a range of it begins.
@@ -58,13 +58,13 @@ impl Arena {
     }
 
     /// Lets a GPU copy from and to it.
-    pub(crate) fn register(&self, device: &Arc<Device>) -> Result<(), cuda::Error> {
+    pub(crate) fn register(&self, device: &Arc<CudaDevice>) -> Result<(), cuda::Error> {
         self.registration
             .register(device, (self.start(), self.len()), false)
     }
 
     pub(super) fn number(&self) -> u32 {
-        self.lent.number
+        self.inputs.number
     }
 }
 
@@ -72,7 +72,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // Not kept for other inputs: an operation in flight may still read it, and then the sidecar keeps it.
         if let Ok(mut state) = self.shared.lock() {
-            state.give_back(&self.lent);
+            state.give_back(&self.inputs);
         }
     }
 }

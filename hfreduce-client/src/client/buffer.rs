@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Error, NO_SEGMENT, Shared};
 use crate::attach::Members;
-use crate::cuda::{self, Device, RegisteredOnce};
+use crate::cuda::{self, CudaDevice, RegisteredOnce};
 use link::cow_result::CowResult;
 use link::segment::{self, Segment, SegmentView};
 
@@ -28,7 +28,7 @@ impl Mapped {
     }
 
     /// Lets a GPU copy from it.
-    fn register(&self, device: &Arc<Device>) -> Result<(), cuda::Error> {
+    fn register(&self, device: &Arc<CudaDevice>) -> Result<(), cuda::Error> {
         let place = (self.view.start(), self.view.len());
         self.registration.register(device, place, true)
     }
@@ -44,25 +44,25 @@ impl Deref for Mapped {
 
 /// A segment that the sidecar lent for inputs.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct InputSegment {
     pub(super) number: u32,
     pub(super) segment: Segment,
 }
 
 /// Memory for an input. It starts at a page; dropping it keeps it for the next buffer of its size.
 #[derive(Debug)]
-pub struct Buffer {
+pub struct InputBuffer {
     shared: Arc<Shared>,
     /// Empty only while it is being dropped.
-    lent: Option<Lent>,
+    inputs: Option<InputSegment>,
     bytes: usize,
 }
 
-impl Buffer {
-    pub(super) fn new(shared: Arc<Shared>, lent: Lent, bytes: usize) -> Self {
+impl InputBuffer {
+    pub(super) fn new(shared: Arc<Shared>, lent: InputSegment, bytes: usize) -> Self {
         Self {
             shared,
-            lent: Some(lent),
+            inputs: Some(lent),
             bytes,
         }
     }
@@ -72,36 +72,36 @@ impl Buffer {
     }
 
     pub(super) fn number(&self) -> u32 {
-        self.lent.as_ref().map_or(NO_SEGMENT, |lent| lent.number)
+        self.inputs.as_ref().map_or(NO_SEGMENT, |lent| lent.number)
     }
 
     /// The segment and the bytes in use: what an operation in flight keeps.
-    pub(super) fn lend(mut self) -> Option<(Lent, usize)> {
-        self.lent.take().map(|lent| (lent, self.bytes))
+    pub(super) fn into_segment(mut self) -> Option<(InputSegment, usize)> {
+        self.inputs.take().map(|lent| (lent, self.bytes))
     }
 }
 
-impl Deref for Buffer {
+impl Deref for InputBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.lent
+        self.inputs
             .as_ref()
             .map_or(&[], |lent| &lent.segment.bytes()[..self.bytes])
     }
 }
 
-impl DerefMut for Buffer {
+impl DerefMut for InputBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.lent
+        self.inputs
             .as_mut()
             .map_or(&mut [], |lent| &mut lent.segment.bytes_mut()[..self.bytes])
     }
 }
 
-impl Drop for Buffer {
+impl Drop for InputBuffer {
     fn drop(&mut self) {
-        if let Some(lent) = self.lent.take()
+        if let Some(lent) = self.inputs.take()
             && let Ok(mut state) = self.shared.lock()
         {
             state.keep_idle(lent);
@@ -115,7 +115,7 @@ pub struct Output {
     /// The result.
     pub result: ResultView,
     /// The input, to be filled again.
-    pub input: Option<Buffer>,
+    pub input: Option<InputBuffer>,
     /// Who took part: what an average was divided by.
     pub members: Arc<Members>,
 }
@@ -165,7 +165,7 @@ impl ResultView {
     }
 
     /// Lets a GPU copy from it. False for a result without bytes.
-    pub(crate) fn register(&self, device: &Arc<Device>) -> Result<bool, cuda::Error> {
+    pub(crate) fn register(&self, device: &Arc<CudaDevice>) -> Result<bool, cuda::Error> {
         self.view
             .as_ref()
             .map_or(Ok(false), |view| view.register(device).map(|()| true))

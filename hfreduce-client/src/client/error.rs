@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::IN_FLIGHT_LIMIT;
 use crate::attach;
-use crate::entry::{FailureKind, Malformed};
+use crate::entry::{FailureKind, MalformedEntry};
 use crate::op::Call;
 use link::ring::Corrupt;
 use link::segment;
@@ -126,8 +126,8 @@ impl From<Corrupt> for Error {
     }
 }
 
-impl From<Malformed> for Error {
-    fn from(malformed: Malformed) -> Self {
+impl From<MalformedEntry> for Error {
+    fn from(malformed: MalformedEntry) -> Self {
         Self::SidecarLost {
             why: malformed.to_string(),
         }

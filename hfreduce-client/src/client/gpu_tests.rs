@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::tests::{Loopback, PATIENCE, bytes_of};
 use super::*;
-use crate::cuda::{self, Copy, Device, DeviceMemory, Library, Stream};
+use crate::cuda::{self, Copy, CudaDevice, CudaLibrary, CudaStream, DeviceMemory};
 
 #[path = "../../../link/tests/shared/built.rs"]
 mod built;
@@ -25,7 +25,7 @@ const OFFSET: usize = 128;
 
 /// The stand-in, with functions of its own by which tests act as PyTorch does.
 pub(super) struct Fake {
-    library: Arc<Library>,
+    library: Arc<CudaLibrary>,
     seed: unsafe extern "C" fn(u64, i32),
     alloc: unsafe extern "C" fn(usize, u8) -> u64,
     stream: unsafe extern "C" fn() -> u64,
@@ -43,7 +43,7 @@ impl Fake {
         let folder = tempfile::tempdir().unwrap();
         let copy: PathBuf = folder.path().join("libfake.so");
         fs::copy(built::built("libfake_cuda.so", &SOURCES), &copy).unwrap();
-        let library = Library::load(Some(&copy)).unwrap();
+        let library = CudaLibrary::load(Some(&copy)).unwrap();
         // SAFETY: loaded before; types and names are those of the file's source.
         unsafe {
             let loaded = libloading::Library::new(&copy).unwrap();
@@ -64,10 +64,10 @@ impl Fake {
         }
     }
 
-    pub(super) fn begin(&self, seed: u64, reads_only: bool) -> Arc<Device> {
+    pub(super) fn begin(&self, seed: u64, reads_only: bool) -> Arc<CudaDevice> {
         // SAFETY: takes any numbers.
         unsafe { (self.seed)(seed, i32::from(reads_only)) };
-        Device::open(Arc::clone(&self.library), 0).unwrap()
+        CudaDevice::open(Arc::clone(&self.library), 0).unwrap()
     }
 
     pub(super) fn tensor(&self, value: u8) -> u64 {
@@ -75,17 +75,17 @@ impl Fake {
         unsafe { (self.alloc)(BYTES, value) }
     }
 
-    pub(super) fn stream(&self) -> Stream {
+    pub(super) fn stream(&self) -> CudaStream {
         // SAFETY: takes nothing.
-        Stream::of_owner(unsafe { (self.stream)() })
+        CudaStream::of_owner(unsafe { (self.stream)() })
     }
 
-    pub(super) fn fill(&self, stream: Stream, tensor: u64, value: u8) {
+    pub(super) fn fill(&self, stream: CudaStream, tensor: u64, value: u8) {
         // SAFETY: a stream and memory of the stand-in's.
         unsafe { (self.fill)(stream.number(), tensor, BYTES, value) };
     }
 
-    pub(super) fn copy(&self, stream: Stream, source: u64, target: u64) {
+    pub(super) fn copy(&self, stream: CudaStream, source: u64, target: u64) {
         // SAFETY: as above.
         unsafe { (self.copy)(stream.number(), source, target, BYTES) };
     }
@@ -97,7 +97,7 @@ impl Fake {
         bytes
     }
 
-    fn capture(&self, stream: Stream, captures: bool) {
+    fn capture(&self, stream: CudaStream, captures: bool) {
         // SAFETY: as above.
         unsafe { (self.capture)(stream.number(), i32::from(captures)) };
     }
@@ -114,7 +114,7 @@ pub(super) fn whole(tensor: u64) -> DeviceMemory {
 
 /// One operation as PyTorch's backend makes it: from a tensor that a kernel fills, to another that earlier kernels
 /// still read, whose content kernels of a third stream then use.
-fn reduce(fake: &Fake, client: &Client, device: &Arc<Device>) {
+fn reduce(fake: &Fake, client: &Client, device: &Arc<CudaDevice>) {
     let arena = Arc::new(client.arena(OFFSET + BYTES, PATIENCE).unwrap());
     let (producer, consumer) = (fake.stream(), fake.stream());
     let [source, target, before, after] = [1, 2, 3, 4].map(|value| fake.tensor(value));
@@ -251,12 +251,12 @@ fn what_cannot_be_copied_is_refused_with_the_reason() {
     let two = [DeviceMemory::of_owner(source, 2)];
     let past = Copy::to_host(&device, &two, &arena, arena.len() - 1, stream).unwrap_err();
     assert!(matches!(past, cuda::Error::Bounds { .. }), "{past}");
-    let none = Device::open(Arc::clone(&fake.library), 3).unwrap_err();
+    let none = CudaDevice::open(Arc::clone(&fake.library), 3).unwrap_err();
     assert!(none.to_string().contains("no such device"), "{none}");
     drop((arena, device));
     loopback.finish(client);
     assert_eq!(fake.alive(), 0);
-    let missing = Library::load(Some(Path::new("/nonexistent/libcuda.so.1"))).unwrap_err();
+    let missing = CudaLibrary::load(Some(Path::new("/nonexistent/libcuda.so.1"))).unwrap_err();
     assert!(
         missing.to_string().contains("container runtime"),
         "{missing}"

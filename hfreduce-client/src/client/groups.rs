@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::attach::Told;
-use crate::entry::{FailureKind, Outcome, Submission};
+use crate::attach::RestoredGroup;
+use crate::entry::{CallOutcome, FailureKind, Submission};
 use crate::op::OpKind;
 
 /// The group of all ranks.
@@ -15,20 +15,23 @@ const WORLD: u64 = 0;
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) ranks: Arc<[u32]>,
-    pub(super) told: Told,
+    pub(super) delivered: RestoredGroup,
 }
 
 impl Known {
     fn new(group: u64, ranks: Arc<[u32]>, (replicated, priority): (bool, i8)) -> Self {
-        let told = Told {
+        let told = RestoredGroup {
             group,
             replicated,
             priority,
-            told: 0,
+            delivered: 0,
             closed: false,
             failed: false,
         };
-        Self { ranks, told }
+        Self {
+            ranks,
+            delivered: told,
+        }
     }
 }
 
@@ -49,7 +52,7 @@ impl Groups {
         &mut self,
         submission: &Submission,
         opens: Option<&Arc<[u32]>>,
-        outcome: &Outcome,
+        outcome: &CallOutcome,
     ) {
         match (*submission, outcome) {
             (
@@ -59,24 +62,27 @@ impl Groups {
                     priority,
                     ..
                 },
-                Outcome::Done { .. },
+                CallOutcome::Done { .. },
             ) => {
                 let ranks = opens.cloned().unwrap_or_default();
                 let known = Known::new(group, ranks, (replicated, priority));
                 self.0.insert(group, known);
             }
             (Submission::Call { group, call, .. }, outcome) if !call.is_between_two() => {
-                let Some(Known { told, .. }) = self.0.get_mut(&group) else {
+                let Some(Known {
+                    delivered: told, ..
+                }) = self.0.get_mut(&group)
+                else {
                     return;
                 };
                 let kind = match outcome {
-                    Outcome::Done { .. } => None,
-                    Outcome::Failed { kind, .. } => Some(*kind),
+                    CallOutcome::Done { .. } => None,
+                    CallOutcome::Failed { kind, .. } => Some(*kind),
                 };
                 // Where nothing runs any more, ends say nothing of how far the others are.
                 told.failed |= kind == Some(FailureKind::Broken);
                 if !told.failed {
-                    told.told += 1;
+                    told.delivered += 1;
                     told.closed = kind.is_none() && call.kind == OpKind::Close;
                 }
             }
@@ -89,7 +95,11 @@ impl Groups {
     pub(super) fn forget(&mut self, groups: &[u64]) {
         for group in groups {
             // Not one that was opened since under the same number.
-            if self.0.get(group).is_some_and(|known| known.told.closed) {
+            if self
+                .0
+                .get(group)
+                .is_some_and(|known| known.delivered.closed)
+            {
                 self.0.remove(group);
             }
         }
@@ -97,7 +107,9 @@ impl Groups {
 
     /// The first operation of the world whose end this process was not told.
     pub(super) fn told(&self) -> u64 {
-        self.0.get(&WORLD).map_or(0, |world| world.told.told)
+        self.0
+            .get(&WORLD)
+            .map_or(0, |world| world.delivered.delivered)
     }
 
     /// The other groups.

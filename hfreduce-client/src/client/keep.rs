@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::greet::{self, Welcome};
+use super::connect::{self, Attachment};
 use super::groups::Known;
 use super::shared::{Link, Shared, sleep_on};
 use super::{Error, RETRY};
-use crate::attach::{self, Standing, ToClient, ToSidecar};
+use crate::attach::{self, ClientMessage, SidecarAnswer, Standing};
 use link::wake_fd::WakeFd;
 
 /// How often the thread looks whether it is still needed; it is woken when it is not.
@@ -40,13 +40,13 @@ pub(super) struct Handed {
 /// What this process tells and lends another sidecar.
 pub(super) struct Belongings {
     /// The first operation of the world whose end it was not told.
-    pub(super) told: u64,
+    pub(super) delivered: u64,
     pub(super) groups: Vec<Known>,
-    pub(super) lent: Vec<Handed>,
+    pub(super) inputs: Vec<Handed>,
 }
 
 /// What another sidecar has said while it took these.
-pub(super) type Heard = Vec<(ToClient, Vec<OwnedFd>)>;
+pub(super) type HandoverAnswers = Vec<(SidecarAnswer, Vec<OwnedFd>)>;
 
 /// Starts the thread.
 pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
@@ -88,7 +88,7 @@ impl Keeper {
             let left = patience.saturating_sub(since.elapsed());
             match self.attach_again(left) {
                 Ok(()) => return Some(()),
-                Err(error) if greet::is_absence(&error) && !left.is_zero() => {
+                Err(error) if connect::is_absence(&error) && !left.is_zero() => {
                     sleep_on(&[PollFd::new(&*self.leaving, PollFlags::IN)], RETRY);
                 }
                 Err(error) => {
@@ -105,28 +105,28 @@ impl Keeper {
             return Ok(());
         };
         let Standing { local_rank, .. } = self.standing;
-        let welcome = greet::greet(&self.socket, local_rank, Some(&all), limit)?;
+        let attachment = connect::connect(&self.socket, local_rank, Some(&all), limit)?;
         let same = |of: Standing| Standing { epoch: 0, ..of };
-        if same(welcome.standing) != same(self.standing) {
+        if same(attachment.standing) != same(self.standing) {
             return Err(Error::Unexpected {
                 request: "attach again",
             });
         }
         let mut handover = Handover {
-            link: &welcome.link,
+            link: &attachment.link,
             limit,
-            heard: Heard::new(),
+            answers: HandoverAnswers::new(),
         };
         all.groups
             .iter()
-            .try_for_each(|group| handover.tell(group))?;
-        all.lent
+            .try_for_each(|group| handover.restore_group(group))?;
+        all.inputs
             .iter()
-            .try_for_each(|segment| handover.lend(segment))?;
-        let heard = handover.heard;
-        let numbers: Vec<u32> = all.lent.iter().map(|segment| segment.number).collect();
+            .try_for_each(|segment| handover.restore_input(segment))?;
+        let heard = handover.answers;
+        let numbers: Vec<u32> = all.inputs.iter().map(|segment| segment.number).collect();
         match self.shared.upgrade() {
-            Some(shared) => shared.go_on(welcome, &numbers, heard),
+            Some(shared) => shared.go_on(attachment, &numbers, heard),
             None => Ok(()),
         }
     }
@@ -137,26 +137,31 @@ struct Handover<'a> {
     link: &'a Link,
     /// How long an answer may take.
     limit: Duration,
-    heard: Heard,
+    answers: HandoverAnswers,
 }
 
 impl Handover<'_> {
     /// Tells of a group.
-    fn tell(&mut self, known: &Known) -> Result<(), Error> {
+    fn restore_group(&mut self, known: &Known) -> Result<(), Error> {
         const REQUEST: &str = "tell of a group";
         for ranks in known.ranks.chunks(attach::RANKS_LIMIT) {
             let ranks = ranks.to_vec();
-            self.ask(REQUEST, &ToSidecar::Ranks { ranks }, &[], &ToClient::Noted)?;
+            self.ask(
+                REQUEST,
+                &ClientMessage::Ranks { ranks },
+                &[],
+                &SidecarAnswer::Noted,
+            )?;
         }
-        let told = ToSidecar::Group(known.told.clone());
-        self.ask(REQUEST, &told, &[], &ToClient::Noted)
+        let told = ClientMessage::Group(known.delivered.clone());
+        self.ask(REQUEST, &told, &[], &SidecarAnswer::Noted)
     }
 
     /// Lends a segment.
-    fn lend(&mut self, handed: &Handed) -> Result<(), Error> {
+    fn restore_input(&mut self, handed: &Handed) -> Result<(), Error> {
         let (segment, bytes) = (handed.number, handed.bytes);
-        let lend = ToSidecar::Lend { segment, bytes };
-        let taken = ToClient::Taken { segment };
+        let lend = ClientMessage::Lend { segment, bytes };
+        let taken = SidecarAnswer::Taken { segment };
         self.ask(
             "lend an input buffer again",
             &lend,
@@ -169,24 +174,28 @@ impl Handover<'_> {
     fn ask(
         &mut self,
         request: &'static str,
-        message: &ToSidecar,
+        message: &ClientMessage,
         fds: &[BorrowedFd<'_>],
-        expected: &ToClient,
+        expected: &SidecarAnswer,
     ) -> Result<(), Error> {
         self.link.channel.send(message, fds)?;
         loop {
-            let (answer, fds) = greet::receive(&self.link.channel, request, self.limit)?;
+            let (answer, fds) = connect::receive(&self.link.channel, request, self.limit)?;
             match answer {
                 answer if answer == *expected => return Ok(()),
-                ToClient::Refused { reason } => return Err(Error::Refused { request, reason }),
-                ToClient::Members(_) | ToClient::Result { .. } | ToClient::Gone { .. } => {
-                    self.heard.push((answer, fds));
+                SidecarAnswer::Refused { reason } => {
+                    return Err(Error::Refused { request, reason });
                 }
-                ToClient::Welcome { .. }
-                | ToClient::Taken { .. }
-                | ToClient::Noted
-                | ToClient::Over { .. }
-                | ToClient::Input { .. } => return Err(Error::Unexpected { request }),
+                SidecarAnswer::Members(_)
+                | SidecarAnswer::Result { .. }
+                | SidecarAnswer::Gone { .. } => {
+                    self.answers.push((answer, fds));
+                }
+                SidecarAnswer::Welcome { .. }
+                | SidecarAnswer::Taken { .. }
+                | SidecarAnswer::Noted
+                | SidecarAnswer::Over { .. }
+                | SidecarAnswer::Input { .. } => return Err(Error::Unexpected { request }),
             }
         }
     }
@@ -226,7 +235,12 @@ impl Shared {
         Some(self.lock().ok()?.belongings())
     }
 
-    fn go_on(&self, welcome: Welcome, lent: &[u32], heard: Heard) -> Result<(), Error> {
+    fn go_on(
+        &self,
+        welcome: Attachment,
+        lent: &[u32],
+        heard: HandoverAnswers,
+    ) -> Result<(), Error> {
         let mut state = self.lock()?;
         let sidecar_sleeps = state.go_on(welcome, lent, heard)?;
         let link = state.link();
@@ -240,7 +254,7 @@ impl Shared {
 
     fn give_up(&self, error: &Error, waited: Duration) {
         let socket = self.socket.display();
-        let next = if greet::is_absence(error) {
+        let next = if connect::is_absence(error) {
             format!("none took its place at {socket} within {waited:.0?} ({error})")
         } else {
             format!("the one in its place cannot go on with this process: {error}")

@@ -12,8 +12,8 @@
 mod allocate;
 mod arena;
 mod buffer;
+mod connect;
 mod error;
-mod greet;
 mod groups;
 mod keep;
 mod open;
@@ -25,13 +25,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 pub use arena::Arena;
-pub use buffer::{Buffer, Output, ResultView};
+pub use buffer::{InputBuffer, Output, ResultView};
 pub use error::Error;
 use shared::Shared;
 use state::State;
 
-use crate::attach::{self, Members, Standing, ToSidecar};
-use crate::entry::{Outcome, Place, Submission};
+use crate::attach::{self, ClientMessage, Members, Standing};
+use crate::entry::{CallOutcome, SegmentRange, Submission};
 use crate::op::Call;
 use link::ring::{self, PushError};
 use link::wake_fd::WakeFd;
@@ -45,7 +45,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// An operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(u64);
+pub struct CallTicket(u64);
 
 /// A group of ranks: the world, or one that this process has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,21 +68,21 @@ impl Client {
     /// Attaches as `local_rank` to the sidecar that listens at `socket`, waiting for it to appear.
     pub fn attach(socket: &Path, local_rank: u32, timeout: Duration) -> Result<Self, Error> {
         let start = Instant::now();
-        let welcome = loop {
+        let attachment = loop {
             let left = timeout.saturating_sub(start.elapsed());
-            match greet::greet(socket, local_rank, None, left) {
+            match connect::connect(socket, local_rank, None, left) {
                 Ok(welcome) => break welcome,
-                Err(error) if !greet::is_absence(&error) || left.is_zero() => return Err(error),
+                Err(error) if !connect::is_absence(&error) || left.is_zero() => return Err(error),
                 Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
             }
         };
-        let standing = welcome.standing;
-        let lasts = !welcome.patience.is_zero();
+        let standing = attachment.standing;
+        let lasts = !attachment.patience.is_zero();
         let shared = Arc::new(Shared {
             owner: std::process::id(),
             socket: socket.to_owned(),
             standing,
-            state: Mutex::new(State::new(welcome)),
+            state: Mutex::new(State::new(attachment)),
             looked: Condvar::new(),
             asking: Mutex::new(()),
             leaving: Arc::new(WakeFd::new().map_err(attach::Error::Exchange)?),
@@ -142,9 +142,9 @@ impl Client {
     pub fn submit(
         &self,
         call: Call,
-        input: Option<Buffer>,
+        input: Option<InputBuffer>,
         timeout: Duration,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<CallTicket, Error> {
         self.submit_in(self.world(), call, input, timeout)
     }
 
@@ -158,9 +158,9 @@ impl Client {
         &self,
         group: Group,
         call: Call,
-        input: Option<Buffer>,
+        input: Option<InputBuffer>,
         timeout: Duration,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<CallTicket, Error> {
         check_input(group, call, input.as_ref().map_or(0, |input| input.len()))?;
         let place = place_of(input.as_ref());
         self.submit_place(group, call, place, input, timeout)
@@ -175,9 +175,9 @@ impl Client {
         arena: &Arena,
         offset: usize,
         timeout: Duration,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<CallTicket, Error> {
         check_input(group, call, arena.len().saturating_sub(offset))?;
-        let place = Place {
+        let place = SegmentRange {
             segment: arena.number(),
             offset: offset as u64,
         };
@@ -198,10 +198,10 @@ impl Client {
         &self,
         group: Group,
         call: Call,
-        place: Place,
-        input: Option<Buffer>,
+        place: SegmentRange,
+        input: Option<InputBuffer>,
         timeout: Duration,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<CallTicket, Error> {
         let submission = |ticket| Submission::Call {
             ticket,
             group: group.number,
@@ -215,10 +215,10 @@ impl Client {
         &self,
         call: Call,
         submission: impl Fn(u64) -> Submission,
-        input: Option<Buffer>,
+        input: Option<InputBuffer>,
         opens: Option<Arc<[u32]>>,
         timeout: Duration,
-    ) -> Result<Ticket, Error> {
+    ) -> Result<CallTicket, Error> {
         let shared = &self.shared;
         let start = Instant::now();
         let mut state = shared.lock()?;
@@ -233,14 +233,14 @@ impl Client {
                 match state.push(&submission) {
                     Ok(sidecar_sleeps) => {
                         state.next_ticket += 1;
-                        let input = input.and_then(Buffer::lend);
+                        let input = input.and_then(InputBuffer::into_segment);
                         state.called(ticket, call, submission, input, opens);
                         let link = state.link();
                         drop(state);
                         if sidecar_sleeps {
                             link.wake_fd.notify();
                         }
-                        return Ok(Ticket(ticket));
+                        return Ok(CallTicket(ticket));
                     }
                     Err(PushError::Corrupt(corrupt)) => {
                         return Err(state.lose(corrupt.to_string()));
@@ -262,7 +262,7 @@ impl Client {
     }
 
     /// Waits for an operation and takes its output. After `Error::Timeout` it may be waited for again.
-    pub fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<Output, Error> {
+    pub fn wait(&self, ticket: CallTicket, timeout: Duration) -> Result<Output, Error> {
         let shared = &self.shared;
         let start = Instant::now();
         let mut state = shared.lock()?;
@@ -270,12 +270,12 @@ impl Client {
             state.look();
             if let Some(finished) = state.take_finished(ticket.0)? {
                 let (segment, bytes, epoch) = match finished.outcome {
-                    Outcome::Done {
+                    CallOutcome::Done {
                         segment,
                         bytes,
                         epoch,
                     } => (segment, bytes, epoch),
-                    Outcome::Failed { kind, text } => {
+                    CallOutcome::Failed { kind, text } => {
                         if let Some((lent, _)) = finished.input {
                             state.keep_idle(lent);
                         }
@@ -294,7 +294,8 @@ impl Client {
                 let told = (ticket.0, finished.life);
                 let result = ResultView::new(Arc::clone(shared), told, view, bytes as usize);
                 let input = finished.input;
-                let input = input.map(|(lent, bytes)| Buffer::new(Arc::clone(shared), lent, bytes));
+                let input =
+                    input.map(|(lent, bytes)| InputBuffer::new(Arc::clone(shared), lent, bytes));
                 return Ok(Output {
                     result,
                     input,
@@ -312,7 +313,7 @@ impl Client {
     }
 
     /// Whether an operation is over, well or not, so that `wait` returns at once.
-    pub fn test(&self, ticket: Ticket) -> Result<bool, Error> {
+    pub fn test(&self, ticket: CallTicket) -> Result<bool, Error> {
         let mut state = self.shared.lock()?;
         state.look();
         Ok(state.is_finished(ticket.0)? || state.alive().is_err())
@@ -331,7 +332,7 @@ impl Client {
     pub fn close(&self) -> Result<(), Error> {
         let mut state = self.shared.lock()?;
         if state.alive().is_ok() {
-            state.link().channel.send(&ToSidecar::Detach, &[]).ok();
+            state.link().channel.send(&ClientMessage::Detach, &[]).ok();
             state.lose("this process detached".to_owned());
         }
         Ok(())
@@ -352,9 +353,9 @@ fn check_input(group: Group, call: Call, given: usize) -> Result<(), Error> {
     Ok(())
 }
 
-fn place_of(input: Option<&Buffer>) -> Place {
-    Place {
-        segment: input.map_or(NO_SEGMENT, Buffer::number),
+fn place_of(input: Option<&InputBuffer>) -> SegmentRange {
+    SegmentRange {
+        segment: input.map_or(NO_SEGMENT, InputBuffer::number),
         offset: 0,
     }
 }

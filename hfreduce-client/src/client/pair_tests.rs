@@ -3,13 +3,13 @@
 use super::gpu_tests::{BYTES, Fake, SEEDS, whole};
 use super::tests::{Loopback, PATIENCE};
 use super::*;
-use crate::cuda::{self, Device, DeviceMemory, Event, Inbox, Pair, Sum, abi};
+use crate::cuda::{self, CudaDevice, CudaEvent, DeviceMemory, GpuPair, Inbox, Sum, abi};
 use crate::{DType, ReduceOp};
 
 const HALF: usize = BYTES / 2;
 
 /// A pair of GPUs with inboxes of two halves each.
-fn joined(fakes: &[Fake; 2], seed: u64) -> [(Arc<Device>, Pair); 2] {
+fn joined(fakes: &[Fake; 2], seed: u64) -> [(Arc<CudaDevice>, GpuPair); 2] {
     let devices = [0, 1].map(|at| fakes[at].begin(seed * 2 + at as u64, true));
     let [one, other] = devices.each_ref().map(|device| {
         let inbox = Inbox::new(device, 2 * HALF).unwrap();
@@ -19,8 +19,8 @@ fn joined(fakes: &[Fake; 2], seed: u64) -> [(Arc<Device>, Pair); 2] {
     let handles = [other.1, one.1];
     let [one_device, other_device] = devices;
     [
-        (one_device, Pair::join(one.0, handles[0]).unwrap()),
-        (other_device, Pair::join(other.0, handles[1]).unwrap()),
+        (one_device, GpuPair::join(one.0, handles[0]).unwrap()),
+        (other_device, GpuPair::join(other.0, handles[1]).unwrap()),
     ]
 }
 
@@ -40,7 +40,7 @@ fn each_gpu_adds_up_its_half_and_they_exchange_what_comes_of_it() {
             let (device, pair) = &pairs[at];
             let producer = fakes[at].stream();
             fakes[at].fill(producer, tensors[at], 3 + at as u8);
-            let after = Event::on(device, producer).unwrap();
+            let after = CudaEvent::on(device, producer).unwrap();
             pair.send(half(tensors[at], 1 - at), 0, Some(&after))
                 .unwrap()
         });
@@ -94,7 +94,7 @@ fn what_is_not_in_an_inbox_is_refused() {
     assert!(matches!(past, cuda::Error::Bounds { .. }), "{past}");
     let inbox = Inbox::new(&device, 10).unwrap();
     let nobody = abi::IpcHandle([0xFF; abi::IPC_HANDLE_BYTES]);
-    let unknown = Pair::join(inbox, nobody).unwrap_err();
+    let unknown = GpuPair::join(inbox, nobody).unwrap_err();
     assert!(
         unknown.to_string().contains("map memory of the other GPU"),
         "{unknown}"

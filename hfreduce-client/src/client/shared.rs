@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Error;
 use super::state::State;
-use crate::attach::{Channel, Standing, ToSidecar};
+use crate::attach::{AttachChannel, ClientMessage, Standing};
 use link::ring::WaitSlot;
 use link::spin::Look;
 use link::wake_fd::WakeFd;
@@ -23,7 +23,7 @@ const ANSWER_LOOK: Duration = Duration::from_millis(5);
 /// The connection to one sidecar.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) channel: Channel,
+    pub(super) channel: AttachChannel,
     /// The sidecar's wake descriptor, for when it sleeps on that.
     pub(super) wake_fd: WakeFd,
     /// Where a thread sleeps until an outcome comes.
@@ -85,7 +85,7 @@ impl Shared {
             state.waiters -= 1;
             return state;
         }
-        if !state.may_sleep() {
+        if !state.prepare_wait() {
             return state;
         }
         state.sleeper = true;
@@ -150,7 +150,7 @@ impl Drop for Shared {
         if std::process::id() == self.owner {
             let state = self.state.get_mut();
             let state = state.unwrap_or_else(PoisonError::into_inner);
-            state.link().channel.send(&ToSidecar::Detach, &[]).ok();
+            state.link().channel.send(&ClientMessage::Detach, &[]).ok();
             self.leaving.notify();
         }
     }

@@ -1,7 +1,7 @@
 //! What a client knows at one moment: its rings, the operations in flight, the outcomes nobody took yet,
 //! and the segments it has mapped. Every method is called with the client's lock held and none waits.
 
-mod lent;
+mod inputs;
 mod operations;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -9,17 +9,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lent::give_back;
+use inputs::give_back;
 use operations::{End, FIRST_TICKET, InFlight};
 
 use super::Error;
-use super::buffer::{Lent, Mapped};
-use super::greet::Welcome;
+use super::buffer::{InputSegment, Mapped};
+use super::connect::Attachment;
 use super::groups::Groups;
-use super::keep::{Belongings, Heard};
+use super::keep::{Belongings, HandoverAnswers};
 use super::shared::Link;
-use crate::attach::{self, Members, ToClient};
-use crate::entry::{Completion, Outcome, Submission};
+use crate::attach::{self, Members, SidecarAnswer};
+use crate::entry::{CallOutcome, Completion, Submission};
 use link::ring::{
     COMPLETION_WORDS, Consumer, Producer, PushError, SUBMISSION_WORDS, WaitOn, WakeFor,
 };
@@ -55,13 +55,13 @@ pub(super) struct State {
     groups: Groups,
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
-    idle: Vec<Lent>,
+    idle: Vec<InputSegment>,
     /// Sizes and descriptors of all segments that are lent, for the next sidecar.
-    lent: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
+    inputs: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     results: HashMap<u32, Arc<Mapped>>,
     /// The newest epochs, ascending.
     members: VecDeque<Arc<Members>>,
-    pub(super) answers: VecDeque<Result<Lent, String>>,
+    pub(super) answers: VecDeque<Result<InputSegment, String>>,
     pub(super) spin: Spin,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
@@ -70,8 +70,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(welcome: Welcome) -> Self {
-        let Welcome {
+    pub(super) fn new(welcome: Attachment) -> Self {
+        let Attachment {
             link,
             submissions,
             completions,
@@ -91,7 +91,7 @@ impl State {
             groups: Groups::default(),
             unsaid: VecDeque::new(),
             idle: Vec::new(),
-            lent: BTreeMap::new(),
+            inputs: BTreeMap::new(),
             results: HashMap::new(),
             members: VecDeque::new(),
             answers: VecDeque::new(),
@@ -156,7 +156,7 @@ impl State {
             .values_mut()
             .filter_map(|one| one.end.as_mut());
         for end in ends.filter(|end| end.life == self.life) {
-            if let Outcome::Done { segment, .. } = end.outcome {
+            if let CallOutcome::Done { segment, .. } = end.outcome {
                 end.view = self.results.get(&segment).cloned();
             }
         }
@@ -170,9 +170,9 @@ impl State {
     /// What the next sidecar has to be told and lent.
     pub(super) fn belongings(&self) -> Belongings {
         Belongings {
-            told: self.groups.told(),
+            delivered: self.groups.told(),
             groups: self.groups.known(),
-            lent: self.lent(),
+            inputs: self.inputs(),
         }
     }
 
@@ -180,9 +180,9 @@ impl State {
     /// again. Says whether its wake descriptor must be notified.
     pub(super) fn go_on(
         &mut self,
-        welcome: Welcome,
-        lent: &[u32],
-        heard: Heard,
+        welcome: Attachment,
+        inputs: &[u32],
+        heard: HandoverAnswers,
     ) -> Result<bool, Error> {
         self.alive()?;
         self.link = Arc::new(welcome.link);
@@ -194,7 +194,10 @@ impl State {
         for (message, fds) in heard {
             self.take(message, fds)?;
         }
-        for number in lent.iter().filter(|number| !self.lent.contains_key(number)) {
+        for number in inputs
+            .iter()
+            .filter(|number| !self.inputs.contains_key(number))
+        {
             give_back(*number, &self.link); // Dropped meanwhile.
         }
         let open = self.operations.iter().filter(|(_, one)| one.end.is_none());
@@ -249,7 +252,7 @@ impl State {
     pub(super) fn hear(&mut self) {
         let link = self.link();
         while self.is_there() {
-            match link.channel.receive_with_fds::<ToClient>() {
+            match link.channel.receive_with_fds::<SidecarAnswer>() {
                 Ok(None) => break,
                 Ok(Some((message, fds))) => {
                     if let Err(error) = self.take(message, fds) {
@@ -268,38 +271,38 @@ impl State {
         self.drop_answers(1);
     }
 
-    fn take(&mut self, message: ToClient, mut fds: Vec<OwnedFd>) -> Result<(), Error> {
+    fn take(&mut self, message: SidecarAnswer, mut fds: Vec<OwnedFd>) -> Result<(), Error> {
         let descriptors = fds.len();
         let mut only = || match (fds.pop(), descriptors) {
             (Some(fd), 1) => Ok(fd),
             (_, count) => Err(attach::Error::Descriptors(count)),
         };
         match message {
-            ToClient::Input { segment, bytes } => {
-                let lent = Lent {
+            SidecarAnswer::Input { segment, bytes } => {
+                let input = InputSegment {
                     number: segment,
                     segment: Segment::open(only()?, bytes as usize)?,
                 };
-                self.lent.insert(segment, (bytes, lent.segment.handle()));
-                self.answers.push_back(Ok(lent));
+                self.inputs.insert(segment, (bytes, input.segment.handle()));
+                self.answers.push_back(Ok(input));
             }
-            ToClient::Result { segment, bytes } => {
+            SidecarAnswer::Result { segment, bytes } => {
                 let view = Mapped::open(&only()?, bytes as usize)?;
                 self.results.insert(segment, Arc::new(view));
             }
-            ToClient::Gone { segment } => {
+            SidecarAnswer::Gone { segment } => {
                 self.results.remove(&segment);
             }
-            ToClient::Members(members) => {
+            SidecarAnswer::Members(members) => {
                 self.members.retain(|known| known.epoch < members.epoch);
                 self.members.push_back(Arc::new(members));
                 if self.members.len() > EPOCHS {
                     self.members.pop_front();
                 }
             }
-            ToClient::Refused { reason } => self.answers.push_back(Err(reason)),
-            ToClient::Over { groups } => self.groups.forget(&groups),
-            ToClient::Welcome { .. } | ToClient::Taken { .. } | ToClient::Noted => {
+            SidecarAnswer::Refused { reason } => self.answers.push_back(Err(reason)),
+            SidecarAnswer::Over { groups } => self.groups.forget(&groups),
+            SidecarAnswer::Welcome { .. } | SidecarAnswer::Taken { .. } | SidecarAnswer::Noted => {
                 return Err(Error::Unexpected { request: "attach" });
             }
         }
@@ -315,7 +318,7 @@ impl State {
         known.cloned()
     }
 
-    pub(super) fn may_sleep(&mut self) -> bool {
+    pub(super) fn prepare_wait(&mut self) -> bool {
         match self.completions.sleep(WaitOn::Futex, WakeFor::Anything) {
             Ok(may) => may && self.is_there(),
             Err(corrupt) => {

@@ -6,10 +6,10 @@ use std::thread::{self, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::greet::Welcome;
+use super::connect::Attachment;
 use super::shared::{Link, sleep_on};
 use super::*;
-use crate::attach::{Channel, Listener, ToClient};
+use crate::attach::{AttachChannel, Listener, SidecarAnswer};
 use crate::entry::{Completion, FailureKind};
 use crate::op::DType;
 use link::ring::{WaitOn, WakeFor};
@@ -32,7 +32,7 @@ fn standing(local_rank: u32) -> Standing {
 
 /// Serves one client until it detaches, refusing more than `limit` bytes of inputs. One that `lasts` for so many calls
 /// ends without a word at the next, and has said that another will come.
-pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> Vec<ToSidecar> {
+pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> Vec<ClientMessage> {
     let wait = |fds: &[PollFd<'_>]| sleep_on(fds, PATIENCE);
     wait(&[PollFd::new(listener, PollFlags::IN)]);
     let channel = listener.accept().unwrap().unwrap();
@@ -45,54 +45,58 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
     let mut left = lasts.unwrap_or(usize::MAX);
     loop {
         while let Some((message, mut fds)) = channel
-            .receive_with_fds::<ToSidecar>()
-            .unwrap_or(Some((ToSidecar::Detach, Vec::new())))
+            .receive_with_fds::<ClientMessage>()
+            .unwrap_or(Some((ClientMessage::Detach, Vec::new())))
         {
             heard.push(message.clone());
             match message {
-                ToSidecar::Attach { local_rank, .. } => {
-                    let welcome = ToClient::Welcome {
+                ClientMessage::Attach { local_rank, .. } => {
+                    let attachment = SidecarAnswer::Welcome {
                         control_bytes: control.len() as u64,
                         standing: standing(local_rank),
                         patience_seconds: u32::from(lasts.is_some()),
                     };
                     let fds = [control.fd(), clients_end.as_fd()];
-                    channel.send(&welcome, &fds).unwrap();
+                    channel.send(&attachment, &fds).unwrap();
                     let members = Members::new(1, &[0], 1);
-                    channel.send(&ToClient::Members(members), &[]).ok(); // It may have left.
+                    channel.send(&SidecarAnswer::Members(members), &[]).ok(); // It may have left.
                 }
-                ToSidecar::Ranks { .. } | ToSidecar::Group(_) => {
-                    channel.send(&ToClient::Noted, &[]).unwrap();
+                ClientMessage::Ranks { .. } | ClientMessage::Group(_) => {
+                    channel.send(&SidecarAnswer::Noted, &[]).unwrap();
                 }
-                ToSidecar::Lend { segment, bytes } => {
+                ClientMessage::Lend { segment, bytes } => {
                     let input = Segment::open(fds.remove(0), bytes as usize).unwrap();
                     inputs.insert(segment, input);
-                    channel.send(&ToClient::Taken { segment }, &[]).unwrap();
+                    channel
+                        .send(&SidecarAnswer::Taken { segment }, &[])
+                        .unwrap();
                 }
-                ToSidecar::Allocate { bytes } => {
-                    let lent: usize = inputs.values().map(Segment::len).sum();
-                    if lent + bytes as usize > limit {
-                        let reason = format!("{lent} of {limit} bytes are lent");
-                        channel.send(&ToClient::Refused { reason }, &[]).unwrap();
+                ClientMessage::Allocate { bytes } => {
+                    let segment: usize = inputs.values().map(Segment::len).sum();
+                    if segment + bytes as usize > limit {
+                        let reason = format!("{segment} of {limit} bytes are lent");
+                        channel
+                            .send(&SidecarAnswer::Refused { reason }, &[])
+                            .unwrap();
                         continue;
                     }
                     let input =
                         Segment::create("input", bytes as usize, Writers::Everybody).unwrap();
                     let (segment, bytes) = (heard.len() as u32, input.len() as u64);
-                    let message = ToClient::Input { segment, bytes };
+                    let message = SidecarAnswer::Input { segment, bytes };
                     channel.send(&message, &[input.fd()]).unwrap();
                     inputs.insert(segment, input);
                 }
-                ToSidecar::Free { segment } => drop(inputs.remove(&segment)),
-                ToSidecar::Detach => return heard,
+                ClientMessage::Free { segment } => drop(inputs.remove(&segment)),
+                ClientMessage::Detach => return heard,
             }
         }
         while let Some(words) = calls.pop().unwrap() {
             let submission = Submission::decode(&words).unwrap();
             if let Submission::Open { ticket, .. } = submission {
                 let groups = std::mem::take(&mut closed);
-                channel.send(&ToClient::Over { groups }, &[]).unwrap();
-                let outcome = Outcome::Done {
+                channel.send(&SidecarAnswer::Over { groups }, &[]).unwrap();
+                let outcome = CallOutcome::Done {
                     segment: NO_SEGMENT,
                     bytes: 0,
                     epoch: 1,
@@ -118,12 +122,12 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
             closed.extend((call.kind == crate::op::OpKind::Close).then_some(group));
             let bytes = call.input_bytes().unwrap();
             let outcome = if call.tag == 13 {
-                Outcome::Failed {
+                CallOutcome::Failed {
                     kind: FailureKind::Mismatch,
                     text: "rank 1 called something else".to_owned(),
                 }
             } else if bytes == 0 {
-                Outcome::Done {
+                CallOutcome::Done {
                     segment: NO_SEGMENT,
                     bytes: 0,
                     epoch: 1,
@@ -134,13 +138,13 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                     &inputs[&input.segment].bytes()[input.offset as usize..][..bytes],
                 );
                 let segment = 1000 + ticket as u32;
-                let message = ToClient::Result {
+                let message = SidecarAnswer::Result {
                     segment,
                     bytes: result.len() as u64,
                 };
                 channel.send(&message, &[result.fd()]).unwrap();
                 results.insert(segment, result);
-                Outcome::Done {
+                CallOutcome::Done {
                     segment,
                     bytes: bytes as u64,
                     epoch: 1,
@@ -163,7 +167,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
 
 pub(super) struct Loopback {
     dir: tempfile::TempDir,
-    server: JoinHandle<Vec<ToSidecar>>,
+    server: JoinHandle<Vec<ClientMessage>>,
 }
 
 impl Loopback {
@@ -176,7 +180,7 @@ impl Loopback {
         (Self { dir, server }, client)
     }
 
-    pub(super) fn finish(self, client: Client) -> Vec<ToSidecar> {
+    pub(super) fn finish(self, client: Client) -> Vec<ClientMessage> {
         drop(client);
         drop(self.dir);
         self.server.join().unwrap()
@@ -205,9 +209,9 @@ fn a_result_is_what_was_called_and_buffers_are_used_again() {
     let heard = loopback.finish(client);
     let allocations = heard
         .iter()
-        .filter(|m| matches!(m, ToSidecar::Allocate { .. }));
+        .filter(|m| matches!(m, ClientMessage::Allocate { .. }));
     assert_eq!(allocations.count(), 1);
-    assert_eq!(heard.last(), Some(&ToSidecar::Detach));
+    assert_eq!(heard.last(), Some(&ClientMessage::Detach));
 }
 
 #[test]
@@ -218,7 +222,7 @@ fn many_operations_from_many_threads_each_get_their_own_result() {
             let client = client.clone();
             scope.spawn(move || {
                 for _ in 0..20 {
-                    let tickets: Vec<Ticket> = (0..16u8)
+                    let tickets: Vec<CallTicket> = (0..16u8)
                         .map(|_| {
                             let mut input = client.buffer(100, PATIENCE).unwrap();
                             input.fill(thread);
@@ -287,13 +291,13 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hfreduce.sock");
     let listener = Listener::bind(&path).unwrap();
-    let channel = Channel::connect(&path).unwrap();
+    let channel = AttachChannel::connect(&path).unwrap();
     sleep_on(&[PollFd::new(&listener, PollFlags::IN)], PATIENCE);
     let server = listener.accept().unwrap().unwrap();
     let control = Arc::new(ring::control().unwrap());
     let (_calls, mut outcomes) = ring::server_ends(&control);
     let (submissions, completions) = ring::client_ends(&control).unwrap();
-    let mut state = State::new(Welcome {
+    let mut state = State::new(Attachment {
         link: Link {
             channel,
             wake_fd: WakeFd::new().unwrap(),
@@ -313,14 +317,16 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
     state.called(1, bytes_of(1), submission, None, None);
     let (segment, bytes, epoch) = (7, 1, 1);
     let result = Segment::create("result", 1, Writers::Creator).unwrap();
-    let announced = ToClient::Result {
+    let announced = SidecarAnswer::Result {
         segment,
         bytes: result.len() as u64,
     };
     server.send(&announced, &[result.fd()]).unwrap();
     let reason = "an answer".to_owned();
-    server.send(&ToClient::Refused { reason }, &[]).unwrap();
-    let outcome = Outcome::Done {
+    server
+        .send(&SidecarAnswer::Refused { reason }, &[])
+        .unwrap();
+    let outcome = CallOutcome::Done {
         segment,
         bytes,
         epoch,
@@ -345,13 +351,13 @@ fn a_sidecar_that_ends_is_noticed_at_once() {
         let channel = listener.accept().unwrap().unwrap();
         let control = ring::control().unwrap();
         let (wake_fd, clients_end) = WakeFd::pair().unwrap();
-        let welcome = ToClient::Welcome {
+        let attachment = SidecarAnswer::Welcome {
             control_bytes: control.len() as u64,
             standing: standing(0),
             patience_seconds: 0,
         };
         let fds = [control.fd(), clients_end.as_fd()];
-        channel.send(&welcome, &fds).unwrap();
+        channel.send(&attachment, &fds).unwrap();
         // Leaves as soon as the client has called.
         sleep_on(
             &[PollFd::new(&wake_fd, PollFlags::IN)],

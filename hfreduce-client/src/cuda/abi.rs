@@ -8,15 +8,15 @@ pub type Handle = *mut c_void;
 /// An address in a device's memory.
 pub type DevicePointer = u64;
 /// 0, or what went wrong.
-pub type Status = c_int;
+pub type CudaStatus = c_int;
 
-pub const SUCCESS: Status = 0;
-pub const INVALID_VALUE: Status = 1;
-pub const NOT_INITIALIZED: Status = 3;
-pub const NO_DEVICE: Status = 100;
-pub const NOT_PERMITTED: Status = 800;
-pub const NOT_SUPPORTED: Status = 801;
-pub const NOT_READY: Status = 600;
+pub const SUCCESS: CudaStatus = 0;
+pub const INVALID_VALUE: CudaStatus = 1;
+pub const NOT_INITIALIZED: CudaStatus = 3;
+pub const NO_DEVICE: CudaStatus = 100;
+pub const NOT_PERMITTED: CudaStatus = 800;
+pub const NOT_SUPPORTED: CudaStatus = 801;
+pub const NOT_READY: CudaStatus = 600;
 
 /// A stream that does not wait for the legacy default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
@@ -48,39 +48,42 @@ pub struct IpcHandle(pub [u8; IPC_HANDLE_BYTES]);
 
 pub const IPC_HANDLE_BYTES: usize = 64;
 
-pub type Init = unsafe extern "C" fn(c_uint) -> Status;
-pub type GetErrorString = unsafe extern "C" fn(Status, *mut *const c_char) -> Status;
-pub type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> Status;
-pub type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status;
-pub type PrimaryContextRetain = unsafe extern "C" fn(*mut Handle, c_int) -> Status;
-pub type PrimaryContextRelease = unsafe extern "C" fn(c_int) -> Status;
-pub type ContextPush = unsafe extern "C" fn(Handle) -> Status;
-pub type ContextPop = unsafe extern "C" fn(*mut Handle) -> Status;
-pub type StreamCreate = unsafe extern "C" fn(*mut Handle, c_uint) -> Status;
-pub type StreamDestroy = unsafe extern "C" fn(Handle) -> Status;
-pub type StreamWaitEvent = unsafe extern "C" fn(Handle, Handle, c_uint) -> Status;
-pub type StreamIsCapturing = unsafe extern "C" fn(Handle, *mut c_int) -> Status;
-pub type EventCreate = unsafe extern "C" fn(*mut Handle, c_uint) -> Status;
-pub type EventDestroy = unsafe extern "C" fn(Handle) -> Status;
-pub type EventRecord = unsafe extern "C" fn(Handle, Handle) -> Status;
-pub type EventQuery = unsafe extern "C" fn(Handle) -> Status;
-pub type EventSynchronize = unsafe extern "C" fn(Handle) -> Status;
-pub type HostRegister = unsafe extern "C" fn(*mut c_void, usize, c_uint) -> Status;
-pub type HostUnregister = unsafe extern "C" fn(*mut c_void) -> Status;
-pub type CopyToHost = unsafe extern "C" fn(*mut c_void, DevicePointer, usize, Handle) -> Status;
-pub type CopyToDevice = unsafe extern "C" fn(DevicePointer, *const c_void, usize, Handle) -> Status;
-pub type CopyOnDevice = unsafe extern "C" fn(DevicePointer, DevicePointer, usize, Handle) -> Status;
-pub type DeviceGetCount = unsafe extern "C" fn(*mut c_int) -> Status;
-pub type DeviceGetUuid = unsafe extern "C" fn(*mut Uuid, c_int) -> Status;
-pub type DeviceGetP2pAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int, c_int) -> Status;
-pub type MemoryAllocate = unsafe extern "C" fn(*mut DevicePointer, usize) -> Status;
-pub type MemoryFree = unsafe extern "C" fn(DevicePointer) -> Status;
-pub type IpcGetHandle = unsafe extern "C" fn(*mut IpcHandle, DevicePointer) -> Status;
-pub type IpcOpenHandle = unsafe extern "C" fn(*mut DevicePointer, IpcHandle, c_uint) -> Status;
-pub type IpcCloseHandle = unsafe extern "C" fn(DevicePointer) -> Status;
-pub type ModuleLoad = unsafe extern "C" fn(*mut Handle, *const c_void) -> Status;
-pub type ModuleUnload = unsafe extern "C" fn(Handle) -> Status;
-pub type ModuleGetFunction = unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> Status;
+pub type Init = unsafe extern "C" fn(c_uint) -> CudaStatus;
+pub type GetErrorString = unsafe extern "C" fn(CudaStatus, *mut *const c_char) -> CudaStatus;
+pub type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> CudaStatus;
+pub type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> CudaStatus;
+pub type PrimaryContextRetain = unsafe extern "C" fn(*mut Handle, c_int) -> CudaStatus;
+pub type PrimaryContextRelease = unsafe extern "C" fn(c_int) -> CudaStatus;
+pub type ContextPush = unsafe extern "C" fn(Handle) -> CudaStatus;
+pub type ContextPop = unsafe extern "C" fn(*mut Handle) -> CudaStatus;
+pub type StreamCreate = unsafe extern "C" fn(*mut Handle, c_uint) -> CudaStatus;
+pub type StreamDestroy = unsafe extern "C" fn(Handle) -> CudaStatus;
+pub type StreamWaitEvent = unsafe extern "C" fn(Handle, Handle, c_uint) -> CudaStatus;
+pub type StreamIsCapturing = unsafe extern "C" fn(Handle, *mut c_int) -> CudaStatus;
+pub type EventCreate = unsafe extern "C" fn(*mut Handle, c_uint) -> CudaStatus;
+pub type EventDestroy = unsafe extern "C" fn(Handle) -> CudaStatus;
+pub type EventRecord = unsafe extern "C" fn(Handle, Handle) -> CudaStatus;
+pub type EventQuery = unsafe extern "C" fn(Handle) -> CudaStatus;
+pub type EventSynchronize = unsafe extern "C" fn(Handle) -> CudaStatus;
+pub type HostRegister = unsafe extern "C" fn(*mut c_void, usize, c_uint) -> CudaStatus;
+pub type HostUnregister = unsafe extern "C" fn(*mut c_void) -> CudaStatus;
+pub type CopyToHost = unsafe extern "C" fn(*mut c_void, DevicePointer, usize, Handle) -> CudaStatus;
+pub type CopyToDevice =
+    unsafe extern "C" fn(DevicePointer, *const c_void, usize, Handle) -> CudaStatus;
+pub type CopyOnDevice =
+    unsafe extern "C" fn(DevicePointer, DevicePointer, usize, Handle) -> CudaStatus;
+pub type DeviceGetCount = unsafe extern "C" fn(*mut c_int) -> CudaStatus;
+pub type DeviceGetUuid = unsafe extern "C" fn(*mut Uuid, c_int) -> CudaStatus;
+pub type DeviceGetP2pAttribute =
+    unsafe extern "C" fn(*mut c_int, c_int, c_int, c_int) -> CudaStatus;
+pub type MemoryAllocate = unsafe extern "C" fn(*mut DevicePointer, usize) -> CudaStatus;
+pub type MemoryFree = unsafe extern "C" fn(DevicePointer) -> CudaStatus;
+pub type IpcGetHandle = unsafe extern "C" fn(*mut IpcHandle, DevicePointer) -> CudaStatus;
+pub type IpcOpenHandle = unsafe extern "C" fn(*mut DevicePointer, IpcHandle, c_uint) -> CudaStatus;
+pub type IpcCloseHandle = unsafe extern "C" fn(DevicePointer) -> CudaStatus;
+pub type ModuleLoad = unsafe extern "C" fn(*mut Handle, *const c_void) -> CudaStatus;
+pub type ModuleUnload = unsafe extern "C" fn(Handle) -> CudaStatus;
+pub type ModuleGetFunction = unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CudaStatus;
 /// Function; blocks in three dimensions, threads of each; shared memory; stream; parameters; what else is said of them.
 pub type LaunchKernel = unsafe extern "C" fn(
     Handle,
@@ -94,4 +97,4 @@ pub type LaunchKernel = unsafe extern "C" fn(
     Handle,
     *mut *mut c_void,
     *mut *mut c_void,
-) -> Status;
+) -> CudaStatus;

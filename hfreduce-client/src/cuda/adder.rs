@@ -5,7 +5,7 @@ use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::{Device, DeviceMemory, Error, abi, ptx};
+use super::{CudaDevice, DeviceMemory, Error, abi, ptx};
 use crate::op::{DType, ReduceOp};
 
 /// Threads of a block.
@@ -55,7 +55,7 @@ impl Sum {
 /// Our kernels on one device.
 #[derive(Debug)]
 pub(super) struct Adder {
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
     module: abi::Handle,
 }
 
@@ -69,7 +69,7 @@ unsafe impl Sync for Adder {}
 impl Adder {
     /// Has the driver translate the kernels for this device.
     #[expect(unsafe_code, reason = "calls of the driver")]
-    pub(super) fn load(device: &Arc<Device>) -> Result<Self, Error> {
+    pub(super) fn load(device: &Arc<CudaDevice>) -> Result<Self, Error> {
         let text = CString::new(ptx::module()).unwrap_or_default();
         let mut module = null_mut();
         device.call("load kernels into the GPU", |library| {

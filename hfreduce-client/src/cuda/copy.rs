@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use super::foreign::check_inside;
-use super::{Device, DeviceMemory, Error, Event, Stream};
+use super::{CudaDevice, CudaEvent, CudaStream, DeviceMemory, Error};
 use crate::client::{Arena, ResultView};
 
 /// The host memory of a copy, which stays for as long as the GPU may touch it.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept, not used")]
-enum Kept {
+enum CopyMemory {
     Input(Arc<Arena>),
     Output(ResultView, Arc<Arena>),
 }
@@ -18,9 +18,9 @@ enum Kept {
 /// A copy that was begun. Dropping it waits until it is over.
 #[derive(Debug)]
 pub struct Copy {
-    over: Event,
+    over: CudaEvent,
     /// None once it is over.
-    kept: Option<Kept>,
+    kept: Option<CopyMemory>,
 }
 
 impl Copy {
@@ -28,15 +28,15 @@ impl Copy {
     /// `producer` was given so far. Without sources, what is copied later comes behind that.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn to_host(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         sources: &[DeviceMemory],
         arena: &Arc<Arena>,
         offset: usize,
-        producer: Stream,
+        producer: CudaStream,
     ) -> Result<Self, Error> {
         let bytes = sources.iter().map(|source| source.len()).sum();
         arena.range(offset, bytes)?;
-        let moment = Event::on(device, producer)?;
+        let moment = CudaEvent::on(device, producer)?;
         if bytes > 0 {
             arena.register(device)?;
         }
@@ -67,7 +67,7 @@ impl Copy {
     /// copied there first.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn to_device(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         result: ResultView,
         arena: &Arc<Arena>,
         offset: usize,
@@ -101,21 +101,25 @@ impl Copy {
                 }
             })
         });
-        Self::begun(device, begun, Kept::Output(result, Arc::clone(arena)))
+        Self::begun(device, begun, CopyMemory::Output(result, Arc::clone(arena)))
     }
 
     /// What runs on the copies' stream and ends in an arena was begun, all or some of it.
     pub(super) fn to_arena(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         begun: Result<(), Error>,
         arena: &Arc<Arena>,
     ) -> Result<Self, Error> {
-        Self::begun(device, begun, Kept::Input(Arc::clone(arena)))
+        Self::begun(device, begun, CopyMemory::Input(Arc::clone(arena)))
     }
 
     /// Copies that were begun, all or some of them.
-    fn begun(device: &Arc<Device>, begun: Result<(), Error>, kept: Kept) -> Result<Self, Error> {
-        match Event::of_copies(device) {
+    fn begun(
+        device: &Arc<CudaDevice>,
+        begun: Result<(), Error>,
+        kept: CopyMemory,
+    ) -> Result<Self, Error> {
+        match CudaEvent::of_copies(device) {
             Ok(over) => {
                 let copy = Self {
                     over,
@@ -133,7 +137,7 @@ impl Copy {
     }
 
     /// What `consumer` is given from here on waits for the copy; the host does not.
-    pub fn gate(&self, consumer: Stream) -> Result<(), Error> {
+    pub fn gate(&self, consumer: CudaStream) -> Result<(), Error> {
         self.over.gate(consumer)
     }
 

@@ -4,12 +4,12 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::{Error, Library, abi};
+use super::{CudaLibrary, Error, abi};
 
 /// An open GPU.
 #[derive(Debug)]
-pub struct Device {
-    pub(super) library: Arc<Library>,
+pub struct CudaDevice {
+    pub(super) library: Arc<CudaLibrary>,
     owner: u32,
     number: c_int,
     context: abi::Handle,
@@ -19,15 +19,15 @@ pub struct Device {
 
 // SAFETY: the driver's objects may be used from any thread; the context is made current around each use.
 #[expect(unsafe_code, reason = "handles of the driver")]
-unsafe impl Send for Device {}
+unsafe impl Send for CudaDevice {}
 // SAFETY: as above; the driver locks by itself.
 #[expect(unsafe_code, reason = "handles of the driver")]
-unsafe impl Sync for Device {}
+unsafe impl Sync for CudaDevice {}
 
-impl Device {
+impl CudaDevice {
     /// Opens the GPU that the driver, and PyTorch, count as `ordinal`.
     #[expect(unsafe_code, reason = "calls of the driver")]
-    pub fn open(library: Arc<Library>, ordinal: i32) -> Result<Arc<Self>, Error> {
+    pub fn open(library: Arc<CudaLibrary>, ordinal: i32) -> Result<Arc<Self>, Error> {
         const OPEN: &str = "open the GPU";
         let (mut number, mut context) = (0, null_mut());
         // SAFETY: the variables are ours.
@@ -121,7 +121,7 @@ impl Device {
     pub(super) fn call(
         &self,
         doing: &'static str,
-        call: impl FnOnce(&Library) -> abi::Status,
+        call: impl FnOnce(&CudaLibrary) -> abi::CudaStatus,
     ) -> Result<(), Error> {
         let child = std::process::id();
         if child != self.owner {
@@ -139,7 +139,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for CudaDevice {
     #[expect(unsafe_code, reason = "calls of the driver")]
     fn drop(&mut self) {
         let (copies, number) = (self.copies, self.number);
@@ -160,7 +160,7 @@ impl Drop for Device {
 }
 
 #[expect(unsafe_code, reason = "calls of the driver")]
-fn uuid(library: &Library, number: c_int) -> Result<abi::Uuid, Error> {
+fn uuid(library: &CudaLibrary, number: c_int) -> Result<abi::Uuid, Error> {
     let mut uuid = [0; 16];
     // SAFETY: the variable is ours.
     let status = unsafe { (library.device_get_uuid)(&raw mut uuid, number) };

@@ -3,36 +3,36 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::{Device, Error, Stream, abi};
+use super::{CudaDevice, CudaStream, Error, abi};
 
 /// Something that happens on a stream: the end of all that it was given before.
 #[derive(Debug)]
-pub struct Event {
-    device: Arc<Device>,
+pub struct CudaEvent {
+    device: Arc<CudaDevice>,
     handle: abi::Handle,
 }
 
 // SAFETY: the driver's events may be used from any thread.
 #[expect(unsafe_code, reason = "handles of the driver")]
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "handles of the driver")]
-unsafe impl Sync for Event {}
+unsafe impl Sync for CudaEvent {}
 
-impl Event {
+impl CudaEvent {
     /// The end of all that somebody's stream was given so far.
-    pub fn on(device: &Arc<Device>, stream: Stream) -> Result<Self, Error> {
+    pub fn on(device: &Arc<CudaDevice>, stream: CudaStream) -> Result<Self, Error> {
         check_capture(device, stream)?;
         Self::after(device, stream.handle())
     }
 
     /// The end of all that our stream for copies was given so far.
-    pub(super) fn of_copies(device: &Arc<Device>) -> Result<Self, Error> {
+    pub(super) fn of_copies(device: &Arc<CudaDevice>) -> Result<Self, Error> {
         Self::after(device, device.copies())
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]
-    fn after(device: &Arc<Device>, stream: abi::Handle) -> Result<Self, Error> {
+    fn after(device: &Arc<CudaDevice>, stream: abi::Handle) -> Result<Self, Error> {
         let mut handle = null_mut();
         let flags = abi::EVENT_BLOCKING_SYNC | abi::EVENT_DISABLE_TIMING;
         device.call("create an event", |library| {
@@ -51,7 +51,7 @@ impl Event {
     }
 
     /// What somebody's stream is given from here on waits for it; the host does not.
-    pub fn gate(&self, stream: Stream) -> Result<(), Error> {
+    pub fn gate(&self, stream: CudaStream) -> Result<(), Error> {
         check_capture(&self.device, stream)?;
         self.gate_handle(stream.handle())
     }
@@ -101,13 +101,13 @@ impl Event {
     fn call(
         &self,
         doing: &'static str,
-        call: impl FnOnce(&super::Library) -> abi::Status,
+        call: impl FnOnce(&super::CudaLibrary) -> abi::CudaStatus,
     ) -> Result<(), Error> {
         self.device.call(doing, call)
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     #[expect(unsafe_code, reason = "calls of the driver")]
     fn drop(&mut self) {
         let handle = self.handle;
@@ -121,7 +121,7 @@ impl Drop for Event {
 
 /// Refuses a stream on which a graph is captured.
 #[expect(unsafe_code, reason = "calls of the driver")]
-fn check_capture(device: &Arc<Device>, stream: Stream) -> Result<(), Error> {
+fn check_capture(device: &Arc<CudaDevice>, stream: CudaStream) -> Result<(), Error> {
     let mut capture = abi::CAPTURE_NONE;
     device.call("look at a stream", |library| {
         // SAFETY: the caller's stream, and a variable of ours.

@@ -9,9 +9,9 @@ use super::{Error, abi};
 
 /// Somebody's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream(u64);
+pub struct CudaStream(u64);
 
-impl Stream {
+impl CudaStream {
     /// The stream that its owner, and the driver, know by this number: PyTorch's `cuda_stream`. 0 is the default stream.
     #[must_use]
     pub const fn of_owner(number: u64) -> Self {

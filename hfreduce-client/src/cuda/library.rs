@@ -12,7 +12,7 @@ pub const NAME: &str = "libcuda.so.1";
 
 /// The functions that we use.
 #[derive(Debug)]
-pub struct Library {
+pub struct CudaLibrary {
     pub(super) get_error_string: abi::GetErrorString,
     pub(super) device_get: abi::DeviceGet,
     pub(super) device_get_attribute: abi::DeviceGetAttribute,
@@ -48,7 +48,7 @@ pub struct Library {
     pub(super) launch_kernel: abi::LaunchKernel,
 }
 
-impl Library {
+impl CudaLibrary {
     /// Loads the machine's driver, or the library at `path`, and initialises it.
     #[expect(unsafe_code, reason = "loading code and calling into it")]
     pub fn load(path: Option<&Path>) -> Result<Arc<Self>, Error> {
@@ -104,7 +104,7 @@ impl Library {
 
     /// An error in the driver's words.
     #[expect(unsafe_code, reason = "a string of the driver's")]
-    pub(super) fn check(&self, doing: &'static str, status: abi::Status) -> Result<(), Error> {
+    pub(super) fn check(&self, doing: &'static str, status: abi::CudaStatus) -> Result<(), Error> {
         if status == abi::SUCCESS {
             return Ok(());
         }

@@ -28,11 +28,11 @@ use std::path::PathBuf;
 use adder::Adder;
 pub use adder::Sum;
 pub use copy::Copy;
-pub use device::Device;
-pub use event::Event;
-pub use foreign::{DeviceMemory, Stream};
-pub use library::{Library, NAME};
-pub use pair::Pair;
+pub use device::CudaDevice;
+pub use event::CudaEvent;
+pub use foreign::{CudaStream, DeviceMemory};
+pub use library::{CudaLibrary, NAME};
+pub use pair::GpuPair;
 pub(crate) use registration::RegisteredOnce;
 pub use staging::Inbox;
 

@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use super::staging::{Inbox, Outbox};
-use super::{Adder, Copy, Device, DeviceMemory, Error, Event, Sum, abi};
+use super::{Adder, Copy, CudaDevice, CudaEvent, DeviceMemory, Error, Sum, abi};
 use crate::client::Arena;
 
 /// This process's side of a pair. Everything runs on the device's stream for copies, in the order of the calls.
 #[derive(Debug)]
-pub struct Pair {
+pub struct GpuPair {
     adder: Adder,
     outbox: Outbox,
     inbox: Inbox,
 }
 
-impl Pair {
+impl GpuPair {
     /// Joins `inbox` with the other's, which has its size and was lent as `other`.
     pub fn join(inbox: Inbox, other: abi::IpcHandle) -> Result<Self, Error> {
         let device = Arc::clone(inbox.device());
@@ -26,7 +26,7 @@ impl Pair {
         })
     }
 
-    fn device(&self) -> &Arc<Device> {
+    fn device(&self) -> &Arc<CudaDevice> {
         self.inbox.device()
     }
 
@@ -36,14 +36,14 @@ impl Pair {
         &self,
         source: DeviceMemory,
         offset: usize,
-        after: Option<&Event>,
-    ) -> Result<Event, Error> {
+        after: Option<&CudaEvent>,
+    ) -> Result<CudaEvent, Error> {
         let target = self.outbox.part(offset, source.len())?;
         if let Some(after) = after {
             after.gate_copies()?;
         }
         self.copy(source, target)?;
-        Event::of_copies(self.device())
+        CudaEvent::of_copies(self.device())
     }
 
     /// Begins to combine `own` with what lies at `offset` of the inbox, where the result comes, and to copy that to
@@ -82,10 +82,10 @@ impl Pair {
     }
 
     /// Begins to copy what lies at `offset` of the inbox to `target`.
-    pub fn receive(&self, offset: usize, target: DeviceMemory) -> Result<Event, Error> {
+    pub fn receive(&self, offset: usize, target: DeviceMemory) -> Result<CudaEvent, Error> {
         let source = self.inbox.part(offset, target.len())?;
         self.copy(source, target)?;
-        Event::of_copies(self.device())
+        CudaEvent::of_copies(self.device())
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]
@@ -109,10 +109,10 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for GpuPair {
     fn drop(&mut self) {
         // Nothing is under way any more when the memory goes. A device that failed has no use for it either.
-        if let Ok(over) = Event::of_copies(self.device()) {
+        if let Ok(over) = CudaEvent::of_copies(self.device()) {
             over.wait().ok();
         }
     }

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Device, Error, abi};
+use super::{CudaDevice, Error, abi};
 
 /// The registration of memory: made when it is first asked for, once for all GPUs of the process. It ends with this, so
 /// this is dropped before the memory is unmapped.
@@ -15,7 +15,7 @@ impl RegisteredOnce {
     /// this lives, and are the same at every call.
     pub(crate) fn register(
         &self,
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         (start, bytes): (NonNull<u8>, usize),
         is_read_only: bool,
     ) -> Result<(), Error> {
@@ -29,7 +29,7 @@ impl RegisteredOnce {
 
 #[derive(Debug)]
 struct Registration {
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
     start: NonNull<u8>,
 }
 
@@ -43,7 +43,7 @@ unsafe impl Sync for Registration {}
 impl Registration {
     #[expect(unsafe_code, reason = "calls of the driver")]
     fn new(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         start: NonNull<u8>,
         bytes: usize,
         is_read_only: bool,

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use super::foreign::check_inside;
-use super::{Device, DeviceMemory, Error, abi};
+use super::{CudaDevice, DeviceMemory, Error, abi};
 
 /// Memory of this process's GPU that is lent.
 #[derive(Debug)]
 pub struct Inbox {
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
     start: abi::DevicePointer,
     bytes: usize,
 }
@@ -18,7 +18,7 @@ pub struct Inbox {
 impl Inbox {
     /// So many bytes of unspecified content.
     #[expect(unsafe_code, reason = "calls of the driver")]
-    pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, Error> {
+    pub fn new(device: &Arc<CudaDevice>, bytes: usize) -> Result<Self, Error> {
         let mut start = 0;
         device.call("allocate memory of the GPU", |library| {
             // SAFETY: the variable is ours; freed in `drop`.
@@ -49,7 +49,7 @@ impl Inbox {
         self.bytes
     }
 
-    pub(super) fn device(&self) -> &Arc<Device> {
+    pub(super) fn device(&self) -> &Arc<CudaDevice> {
         &self.device
     }
 
@@ -74,7 +74,7 @@ impl Drop for Inbox {
 /// Memory of another process's GPU.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    device: Arc<Device>,
+    device: Arc<CudaDevice>,
     start: abi::DevicePointer,
     bytes: usize,
 }
@@ -83,7 +83,7 @@ impl Outbox {
     /// Maps what another process has lent, which says that it is so many bytes long.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub(super) fn open(
-        device: &Arc<Device>,
+        device: &Arc<CudaDevice>,
         handle: abi::IpcHandle,
         bytes: usize,
     ) -> Result<Self, Error> {

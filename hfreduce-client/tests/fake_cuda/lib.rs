@@ -107,7 +107,7 @@ pub extern "C" fn fake_alive() -> u64 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuInit(flags: c_uint) -> abi::Status {
+pub extern "C" fn cuInit(flags: c_uint) -> abi::CudaStatus {
     if flags == 0 {
         abi::SUCCESS
     } else {
@@ -117,9 +117,9 @@ pub extern "C" fn cuInit(flags: c_uint) -> abi::Status {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(
-    status: abi::Status,
+    status: abi::CudaStatus,
     text: *mut *const c_char,
-) -> abi::Status {
+) -> abi::CudaStatus {
     let said = match status {
         abi::INVALID_VALUE => c"invalid argument",
         abi::NO_DEVICE => c"no such device",
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn cuGetErrorString(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> abi::Status {
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> abi::CudaStatus {
     if !(0..machine().devices()).contains(&ordinal) {
         return abi::NO_DEVICE;
     }
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: c_int,
     _: c_int,
-) -> abi::Status {
+) -> abi::CudaStatus {
     if attribute != abi::ATTRIBUTE_READ_ONLY_HOST_REGISTER {
         return abi::INVALID_VALUE;
     }
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     context: *mut abi::Handle,
     _: c_int,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine().retain(1);
     // SAFETY: the caller's variable.
     unsafe { *context = std::ptr::without_provenance_mut(machine::CONTEXT) };
@@ -167,13 +167,13 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_: c_int) -> abi::Status {
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_: c_int) -> abi::CudaStatus {
     machine().retain(-1);
     abi::SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxPushCurrent_v2(context: abi::Handle) -> abi::Status {
+pub extern "C" fn cuCtxPushCurrent_v2(context: abi::Handle) -> abi::CudaStatus {
     if context.addr() != machine::CONTEXT {
         return abi::INVALID_VALUE;
     }
@@ -182,13 +182,13 @@ pub extern "C" fn cuCtxPushCurrent_v2(context: abi::Handle) -> abi::Status {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxPopCurrent_v2(_: *mut abi::Handle) -> abi::Status {
+pub unsafe extern "C" fn cuCtxPopCurrent_v2(_: *mut abi::Handle) -> abi::CudaStatus {
     machine::pop();
     abi::SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(stream: *mut abi::Handle, _: c_uint) -> abi::Status {
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut abi::Handle, _: c_uint) -> abi::CudaStatus {
     machine::assert_current();
     let number = machine().stream();
     // SAFETY: the caller's variable.
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn cuStreamCreate(stream: *mut abi::Handle, _: c_uint) -> 
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamDestroy_v2(_: abi::Handle) -> abi::Status {
+pub extern "C" fn cuStreamDestroy_v2(_: abi::Handle) -> abi::CudaStatus {
     abi::SUCCESS
 }
 
@@ -206,7 +206,7 @@ pub extern "C" fn cuStreamWaitEvent(
     stream: abi::Handle,
     event: abi::Handle,
     _: c_uint,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     machine().wait(stream.addr() as u64, event.addr() as u64)
 }
@@ -215,7 +215,7 @@ pub extern "C" fn cuStreamWaitEvent(
 pub unsafe extern "C" fn cuStreamIsCapturing(
     stream: abi::Handle,
     status: *mut c_int,
-) -> abi::Status {
+) -> abi::CudaStatus {
     let captures = machine().captures(stream.addr() as u64);
     // SAFETY: the caller's variable.
     unsafe { *status = c_int::from(captures) };
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn cuStreamIsCapturing(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(event: *mut abi::Handle, _: c_uint) -> abi::Status {
+pub unsafe extern "C" fn cuEventCreate(event: *mut abi::Handle, _: c_uint) -> abi::CudaStatus {
     machine::assert_current();
     let number = machine().event();
     // SAFETY: the caller's variable.
@@ -232,18 +232,18 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut abi::Handle, _: c_uint) -> ab
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuEventDestroy_v2(event: abi::Handle) -> abi::Status {
+pub extern "C" fn cuEventDestroy_v2(event: abi::Handle) -> abi::CudaStatus {
     machine().forget(event.addr() as u64)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuEventRecord(event: abi::Handle, stream: abi::Handle) -> abi::Status {
+pub extern "C" fn cuEventRecord(event: abi::Handle, stream: abi::Handle) -> abi::CudaStatus {
     machine::assert_current();
     machine().record(event.addr() as u64, stream.addr() as u64)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuEventQuery(event: abi::Handle) -> abi::Status {
+pub extern "C" fn cuEventQuery(event: abi::Handle) -> abi::CudaStatus {
     let mut machine = machine();
     machine.some_steps();
     if machine.has_come(event.addr() as u64) {
@@ -254,7 +254,7 @@ pub extern "C" fn cuEventQuery(event: abi::Handle) -> abi::Status {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuEventSynchronize(event: abi::Handle) -> abi::Status {
+pub extern "C" fn cuEventSynchronize(event: abi::Handle) -> abi::CudaStatus {
     let mut machine = machine();
     while !machine.has_come(event.addr() as u64) {
         if !machine.step() {
@@ -269,13 +269,13 @@ pub extern "C" fn cuMemHostRegister_v2(
     start: *mut c_void,
     bytes: usize,
     flags: c_uint,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     machine().register(start.addr(), bytes, flags)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> abi::Status {
+pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> abi::CudaStatus {
     machine().unregister(start.addr())
 }
 
@@ -285,7 +285,7 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(
     source: abi::DevicePointer,
     bytes: usize,
     stream: abi::Handle,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     machine().fetch(target.addr(), source, bytes, stream.addr() as u64)
 }
@@ -296,7 +296,7 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(
     source: *const c_void,
     bytes: usize,
     stream: abi::Handle,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     machine().deliver(target, source.addr(), bytes, stream.addr() as u64)
 }
@@ -307,7 +307,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
     source: abi::DevicePointer,
     bytes: usize,
     stream: abi::Handle,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     let mut machine = machine();
     if !machine.memory.has(source, bytes) || !machine.memory.has(target, bytes) {
@@ -323,14 +323,14 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> abi::Status {
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> abi::CudaStatus {
     // SAFETY: the caller's variable.
     unsafe { *count = machine().devices() };
     abi::SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut abi::Uuid, device: c_int) -> abi::Status {
+pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut abi::Uuid, device: c_int) -> abi::CudaStatus {
     // SAFETY: the caller's variable.
     unsafe { *uuid = machine().uuid(device) };
     abi::SUCCESS
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
     _: c_int,
     one: c_int,
     other: c_int,
-) -> abi::Status {
+) -> abi::CudaStatus {
     // SAFETY: the caller's variable.
     unsafe { *value = c_int::from(machine().is_linked(one, other)) };
     abi::SUCCESS
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn cuDeviceGetP2PAttribute(
 pub unsafe extern "C" fn cuMemAlloc_v2(
     start: *mut abi::DevicePointer,
     bytes: usize,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     // SAFETY: the caller's variable.
     unsafe { *start = machine().allocate(bytes, 0xEE, true) };
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemFree_v2(start: abi::DevicePointer) -> abi::Status {
+pub extern "C" fn cuMemFree_v2(start: abi::DevicePointer) -> abi::CudaStatus {
     let mut machine = machine();
     machine.settle();
     known(machine.memory.release(start, false))
@@ -370,8 +370,8 @@ pub extern "C" fn cuMemFree_v2(start: abi::DevicePointer) -> abi::Status {
 pub unsafe extern "C" fn cuIpcGetMemHandle(
     handle: *mut abi::IpcHandle,
     start: abi::DevicePointer,
-) -> abi::Status {
-    let Some(lent) = machine().memory.lend(start) else {
+) -> abi::CudaStatus {
+    let Some(lent) = machine().memory.export(start) else {
         return abi::INVALID_VALUE;
     };
     // SAFETY: the caller's variable.
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
     start: *mut abi::DevicePointer,
     handle: abi::IpcHandle,
     _: c_uint,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     let mut machine = machine();
     let place = machine.place();
@@ -397,7 +397,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuIpcCloseMemHandle(start: abi::DevicePointer) -> abi::Status {
+pub extern "C" fn cuIpcCloseMemHandle(start: abi::DevicePointer) -> abi::CudaStatus {
     known(machine().memory.release(start, true))
 }
 
@@ -406,7 +406,7 @@ pub extern "C" fn cuIpcCloseMemHandle(start: abi::DevicePointer) -> abi::Status 
 pub unsafe extern "C" fn cuModuleLoadData(
     module: *mut abi::Handle,
     image: *const c_void,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     // SAFETY: the caller's text, which ends with a zero.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_owned();
@@ -416,7 +416,7 @@ pub unsafe extern "C" fn cuModuleLoadData(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleUnload(module: abi::Handle) -> abi::Status {
+pub unsafe extern "C" fn cuModuleUnload(module: abi::Handle) -> abi::CudaStatus {
     // SAFETY: made in `cuModuleLoadData`.
     drop(unsafe { std::ffi::CString::from_raw(module.cast()) });
     abi::SUCCESS
@@ -427,7 +427,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
     function: *mut abi::Handle,
     module: abi::Handle,
     name: *const c_char,
-) -> abi::Status {
+) -> abi::CudaStatus {
     // SAFETY: made in `cuModuleLoadData`, and the caller's text.
     let (text, name) = unsafe { (CStr::from_ptr(module.cast()), CStr::from_ptr(name)) };
     let name = name.to_string_lossy();
@@ -453,7 +453,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     stream: abi::Handle,
     parameters: *mut *mut c_void,
     _: *mut *mut c_void,
-) -> abi::Status {
+) -> abi::CudaStatus {
     machine::assert_current();
     if blocks == 0 || threads == 0 || threads > 1024 {
         return abi::INVALID_VALUE;
@@ -471,7 +471,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     machine().launch(kernel, (own, into), count, scale, stream.addr() as u64)
 }
 
-fn known(was: bool) -> abi::Status {
+fn known(was: bool) -> abi::CudaStatus {
     if was {
         abi::SUCCESS
     } else {

@@ -200,14 +200,14 @@ impl Machine {
         event
     }
 
-    pub(crate) fn forget(&mut self, event: u64) -> abi::Status {
+    pub(crate) fn forget(&mut self, event: u64) -> abi::CudaStatus {
         match self.events.remove(&event) {
             Some(_) => abi::SUCCESS,
             None => abi::INVALID_VALUE,
         }
     }
 
-    pub(crate) fn record(&mut self, event: u64, stream: u64) -> abi::Status {
+    pub(crate) fn record(&mut self, event: u64, stream: u64) -> abi::CudaStatus {
         let record = self.number();
         let Some(last) = self.events.get_mut(&event) else {
             return abi::INVALID_VALUE;
@@ -217,7 +217,7 @@ impl Machine {
         abi::SUCCESS
     }
 
-    pub(crate) fn wait(&mut self, stream: u64, event: u64) -> abi::Status {
+    pub(crate) fn wait(&mut self, stream: u64, event: u64) -> abi::CudaStatus {
         match self.events.get(&event).copied() {
             None => abi::INVALID_VALUE,
             Some(0) => abi::SUCCESS,
@@ -234,7 +234,7 @@ impl Machine {
             .is_none_or(|record| *record == 0 || self.come.contains(record))
     }
 
-    pub(crate) fn register(&mut self, start: usize, bytes: usize, flags: u32) -> abi::Status {
+    pub(crate) fn register(&mut self, start: usize, bytes: usize, flags: u32) -> abi::CudaStatus {
         let read_only = flags & abi::HOST_REGISTER_READ_ONLY != 0;
         if bytes == 0 || self.registered.contains_key(&start) {
             return abi::INVALID_VALUE;
@@ -246,7 +246,7 @@ impl Machine {
         abi::SUCCESS
     }
 
-    pub(crate) fn unregister(&mut self, start: usize) -> abi::Status {
+    pub(crate) fn unregister(&mut self, start: usize) -> abi::CudaStatus {
         let busy = self.streams.values().flatten().any(|work| match work {
             Work::ToHost { target, .. } => self.is_in(start, *target),
             Work::ToDevice { source, .. } => self.is_in(start, *source),
@@ -281,7 +281,7 @@ impl Machine {
         source: u64,
         bytes: usize,
         stream: u64,
-    ) -> abi::Status {
+    ) -> abi::CudaStatus {
         if !self.is_registered(target, bytes) || !self.memory.has(source, bytes) {
             return abi::INVALID_VALUE;
         }
@@ -300,7 +300,7 @@ impl Machine {
         source: usize,
         bytes: usize,
         stream: u64,
-    ) -> abi::Status {
+    ) -> abi::CudaStatus {
         if !self.is_registered(source, bytes) || !self.memory.has(target, bytes) {
             return abi::INVALID_VALUE;
         }
@@ -320,7 +320,7 @@ impl Machine {
         count: u64,
         scale: f32,
         stream: u64,
-    ) -> abi::Status {
+    ) -> abi::CudaStatus {
         let bytes = count as usize * kernel.bytes();
         if !self.memory.has(own, bytes) || !self.memory.has(into, bytes) {
             return abi::INVALID_VALUE;

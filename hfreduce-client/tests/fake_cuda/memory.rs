@@ -60,7 +60,7 @@ impl Memory {
     }
 
     /// What another process finds a piece by: this process, the descriptor and the size.
-    pub(crate) fn lend(&self, start: u64) -> Option<IpcHandle> {
+    pub(crate) fn export(&self, start: u64) -> Option<IpcHandle> {
         let piece = self.0.get(&start)?;
         let file = piece.file.as_ref()?;
         let words = [

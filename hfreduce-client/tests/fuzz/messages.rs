@@ -5,21 +5,23 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use hfreduce_client::attach::{Channel, Listener, Members, Standing, ToClient, ToSidecar, Told};
+use hfreduce_client::attach::{
+    AttachChannel, ClientMessage, Listener, Members, RestoredGroup, SidecarAnswer, Standing,
+};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sim::{Rng, damage, explore};
 
 /// Two ends of a socket.
-pub(crate) fn channels() -> (Channel, Channel) {
+pub(crate) fn channels() -> (AttachChannel, AttachChannel) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = Listener::bind(&path).unwrap();
-    let one = Channel::connect(&path).unwrap();
+    let one = AttachChannel::connect(&path).unwrap();
     (one, listener.accept().unwrap().unwrap())
 }
 
 /// Sends a packet as it is. False when there is no room.
-pub(crate) fn send_raw(channel: &Channel, packet: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+pub(crate) fn send_raw(channel: &AttachChannel, packet: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
@@ -27,55 +29,55 @@ pub(crate) fn send_raw(channel: &Channel, packet: &[u8], fds: &[BorrowedFd<'_>])
     rustix::net::sendmsg(channel, &packet, &mut control, SendFlags::NOSIGNAL).is_ok()
 }
 
-pub(crate) fn to_sidecar(rng: &mut Rng) -> ToSidecar {
+pub(crate) fn to_sidecar(rng: &mut Rng) -> ClientMessage {
     match rng.below(7) {
-        0 => ToSidecar::Attach {
+        0 => ClientMessage::Attach {
             version: hfreduce_client::attach::VERSION,
             local_rank: rng.range(0..4) as u32,
             again: rng.chance(1, 2).then(|| damage::number(rng)),
             groups: rng.range(0..3) as u32,
         },
-        5 => ToSidecar::Ranks {
+        5 => ClientMessage::Ranks {
             ranks: (0..rng.below(9))
                 .map(|_| damage::number(rng) as u32)
                 .collect(),
         },
-        6 => ToSidecar::Group(Told {
+        6 => ClientMessage::Group(RestoredGroup {
             group: damage::number(rng),
             replicated: rng.chance(1, 2),
             priority: damage::number(rng) as i8,
-            told: damage::number(rng),
+            delivered: damage::number(rng),
             closed: rng.chance(1, 2),
             failed: rng.chance(1, 2),
         }),
-        4 => ToSidecar::Lend {
+        4 => ClientMessage::Lend {
             segment: rng.range(0..4) as u32,
             bytes: damage::number(rng),
         },
-        1 => ToSidecar::Allocate {
+        1 => ClientMessage::Allocate {
             bytes: damage::number(rng),
         },
-        2 => ToSidecar::Free {
+        2 => ClientMessage::Free {
             segment: rng.range(0..4) as u32,
         },
-        _ => ToSidecar::Detach,
+        _ => ClientMessage::Detach,
     }
 }
 
-fn to_client(rng: &mut Rng) -> ToClient {
+fn to_client(rng: &mut Rng) -> SidecarAnswer {
     let (segment, bytes) = (rng.range(0..9) as u32, damage::number(rng));
     match rng.below(9) {
-        5 => ToClient::Taken { segment },
-        7 => ToClient::Noted,
-        8 => ToClient::Over {
+        5 => SidecarAnswer::Taken { segment },
+        7 => SidecarAnswer::Noted,
+        8 => SidecarAnswer::Over {
             groups: vec![bytes; rng.below(4)],
         },
-        6 => ToClient::Members(Members {
+        6 => SidecarAnswer::Members(Members {
             epoch: damage::number(rng),
             ranks: 5,
             runs: vec![(0, 3), (5, damage::number(rng) as u32)],
         }),
-        0 => ToClient::Welcome {
+        0 => SidecarAnswer::Welcome {
             control_bytes: bytes,
             patience_seconds: 10,
             standing: Standing {
@@ -89,10 +91,10 @@ fn to_client(rng: &mut Rng) -> ToClient {
                 world: 1,
             },
         },
-        1 => ToClient::Input { segment, bytes },
-        2 => ToClient::Result { segment, bytes },
-        3 => ToClient::Gone { segment },
-        _ => ToClient::Refused {
+        1 => SidecarAnswer::Input { segment, bytes },
+        2 => SidecarAnswer::Result { segment, bytes },
+        3 => SidecarAnswer::Gone { segment },
+        _ => SidecarAnswer::Refused {
             reason: "no such rank".to_owned(),
         },
     }
@@ -120,16 +122,16 @@ fn attach() {
         let fds = vec![null.as_fd(); rng.below(7)];
         assert!(send_raw(&client, &bytes, &fds));
         if rng.chance(1, 2) {
-            let received = sidecar.receive_with_fds::<ToSidecar>();
+            let received = sidecar.receive_with_fds::<ClientMessage>();
             assert!(!matches!(received, Ok(None)), "something was there");
         } else {
-            let received = sidecar.receive::<ToClient>();
+            let received = sidecar.receive::<SidecarAnswer>();
             assert!(!matches!(received, Ok(None)), "something was there");
         }
         // Whatever came, the next message is the next one.
         let message = to_sidecar(rng);
         client.send(&message, &[]).unwrap();
-        assert_eq!(sidecar.receive::<ToSidecar>().unwrap(), Some(message));
+        assert_eq!(sidecar.receive::<ClientMessage>().unwrap(), Some(message));
     });
     // Other tests open and close files meanwhile, but not thousands.
     assert!(open_files() < open + 1000, "descriptors are not closed");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hfreduce_client::entry::{
-    Completion, FailureKind, Outcome, Place, Submission, TEXT_LIMIT_BYTES,
+    CallOutcome, Completion, FailureKind, SegmentRange, Submission, TEXT_LIMIT_BYTES,
 };
 use hfreduce_client::{Call, DType, OpKind, ReduceOp};
 use link::ring::{
@@ -44,7 +44,7 @@ fn sleep(rng: &mut Rng) -> (WaitOn, WakeFor) {
 fn submission(rng: &mut Rng) -> [u64; SUBMISSION_WORDS] {
     let ticket = damage::number(rng);
     let submission = if rng.chance(2, 3) {
-        let input = Place {
+        let input = SegmentRange {
             segment: rng.next_u64() as u32,
             offset: damage::number(rng),
         };
@@ -64,13 +64,13 @@ fn submission(rng: &mut Rng) -> [u64; SUBMISSION_WORDS] {
 
 fn completion(rng: &mut Rng) -> [u64; COMPLETION_WORDS] {
     let outcome = if rng.chance(1, 2) {
-        Outcome::Done {
+        CallOutcome::Done {
             segment: rng.next_u64() as u32,
             bytes: damage::number(rng),
             epoch: damage::number(rng),
         }
     } else {
-        Outcome::Failed {
+        CallOutcome::Failed {
             kind: *rng.pick(&[
                 FailureKind::Mismatch,
                 FailureKind::Broken,
@@ -171,7 +171,7 @@ fn rings() {
             read(rng, &mut hears, |entry| {
                 // A text that was damaged is shown with marks, which take more room than what they stand for.
                 if let Ok(Completion {
-                    outcome: Outcome::Failed { text, .. },
+                    outcome: CallOutcome::Failed { text, .. },
                     ..
                 }) = Completion::decode(entry)
                 {

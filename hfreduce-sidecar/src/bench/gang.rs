@@ -20,9 +20,9 @@ use topology::OnPeerLoss;
 
 use super::PATIENCE;
 use super::load::{Load, Mode};
-use crate::member::{Member, Options, Place, Source};
+use crate::member::{Member, MemberLocation, MemberOptions, RosterSource};
 use crate::metrics::Metrics;
-use crate::node::{self, Node};
+use crate::node::{self, SidecarNode};
 use crate::stop::Stop;
 
 /// Rounds before the first that counts.
@@ -69,7 +69,7 @@ pub(super) struct Gang {
 
 impl Gang {
     /// Starts `nodes` nodes of `procs` processes each. What `options` says of a run directory is replaced.
-    pub(super) fn start(nodes: usize, procs: u32, options: &Options) -> anyhow::Result<Self> {
+    pub(super) fn start(nodes: usize, procs: u32, options: &MemberOptions) -> anyhow::Result<Self> {
         static GANGS: AtomicU64 = AtomicU64::new(0);
         let number = GANGS.fetch_add(1, Ordering::Relaxed);
         let listeners = (0..nodes)
@@ -107,19 +107,20 @@ impl Gang {
                 key: Key::derive(b"bench", "bench", 1),
                 rank,
                 procs_per_node: procs,
-                nodes: vec![Place::default(); nodes],
+                nodes: vec![MemberLocation::default(); nodes],
                 master_port: 0,
                 on_peer_loss: OnPeerLoss::Restart,
             };
-            let options = Options {
+            let options = MemberOptions {
                 run_dir: folder.clone(),
                 ..options.clone()
             };
             let stop = Stop::new()?;
             let readiness = Readiness::default();
             let metrics = metrics.clone();
-            let node = Node::new(member, options, listener, &readiness, metrics, stop.clone())?;
-            let source = Source::List(peers.clone());
+            let node =
+                SidecarNode::new(member, options, listener, &readiness, metrics, stop.clone())?;
+            let source = RosterSource::List(peers.clone());
             gang.threads.push(thread::spawn(move || node.serve(source)));
             gang.stops.push(stop);
             gang.folders.push(folder);

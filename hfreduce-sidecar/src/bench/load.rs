@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, ensure};
-use hfreduce_client::client::{Buffer, Client, Ticket};
+use hfreduce_client::client::{CallTicket, Client, InputBuffer};
 use hfreduce_client::{Call, DType, Numerics, ReduceOp};
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ pub(super) struct Wrong {
 pub(super) struct Load<'a> {
     client: &'a Client,
     call: Call,
-    inputs: Vec<Buffer>,
+    inputs: Vec<InputBuffer>,
     /// Tensors of the rank's own; none where they lie in the lent buffers.
     private: Vec<Vec<u8>>,
 }
@@ -152,7 +152,7 @@ impl<'a> Load<'a> {
         mut look: impl FnMut(usize, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let tensors = self.inputs.len();
-        let mut called: VecDeque<Ticket> = VecDeque::new();
+        let mut called: VecDeque<CallTicket> = VecDeque::new();
         let mut back = Vec::with_capacity(tensors);
         let inputs = std::mem::take(&mut self.inputs);
         for (at, mut input) in inputs.into_iter().enumerate() {
@@ -176,8 +176,8 @@ impl<'a> Load<'a> {
 
     fn take(
         &mut self,
-        ticket: Ticket,
-        back: &mut Vec<Buffer>,
+        ticket: CallTicket,
+        back: &mut Vec<InputBuffer>,
         look: &mut impl FnMut(usize, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let output = self.client.wait(ticket, PATIENCE)?;
@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::bench::gang::Gang;
-    use crate::member::Options;
+    use crate::member::MemberOptions;
 
     #[test]
     fn the_largest_sum_is_exact_in_every_type() {
@@ -295,7 +295,7 @@ mod tests {
     // A bit that flips in the memory of one rank spoils the sum that all of them get.
     #[test]
     fn every_rank_finds_the_element_in_which_one_bit_is_wrong() {
-        let gang = Gang::start(1, 2, &Options::new(std::path::PathBuf::new())).unwrap();
+        let gang = Gang::start(1, 2, &MemberOptions::new(std::path::PathBuf::new())).unwrap();
         let wrong: Vec<Wrong> = std::thread::scope(|scope| {
             let ranks: Vec<_> = gang
                 .clients

@@ -14,7 +14,7 @@ use hfreduce_client::Numerics;
 use super::LAYERS;
 use super::gang::{Calls, Gang, memcpy_rate, processor};
 use crate::args::Bench;
-use crate::member::Options;
+use crate::member::MemberOptions;
 
 /// Sizes, and how many rounds each is measured.
 const SIZES: [(usize, usize); 5] = [
@@ -44,11 +44,11 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
         args.chunk_bytes >> 10
     )?;
     let before = memcpy_rate(2) / 1e9;
-    let options = Options {
+    let options = MemberOptions {
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,
         checksum: args.checksum,
-        ..Options::new(PathBuf::new())
+        ..MemberOptions::new(PathBuf::new())
     };
     let gang = Gang::start(args.nodes, args.procs, &options)?;
     let world = args.nodes * args.procs as usize;

@@ -35,7 +35,7 @@ pub(super) fn run(args: &BenchRank) -> anyhow::Result<()> {
         if line == "quit" {
             break;
         }
-        let answer = obey(&client, &mut load, &line);
+        let answer = run_line(&client, &mut load, &line);
         // What went wrong is for the conductor to tell.
         let answer = answer.unwrap_or_else(|error| format!("failed {error:#}"));
         writeln!(answers, "{answer}").context("failed to answer the conductor")?;
@@ -43,7 +43,11 @@ pub(super) fn run(args: &BenchRank) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn obey<'a>(client: &'a Client, load: &mut Option<Load<'a>>, line: &str) -> anyhow::Result<String> {
+fn run_line<'a>(
+    client: &'a Client,
+    load: &mut Option<Load<'a>>,
+    line: &str,
+) -> anyhow::Result<String> {
     let words: Vec<&str> = line.split(' ').collect();
     match (&words[..], load.as_mut()) {
         (["case", bytes, tensors, dtype, mode], _) => {

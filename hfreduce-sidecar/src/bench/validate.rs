@@ -15,7 +15,7 @@ use super::gang::{Calls, Gang, Measured, memcpy_rate, processor};
 use super::load::Wrong;
 use super::verdict::{Figures, Floors, Part, Place, Report, Work};
 use crate::args::{Format, Validate};
-use crate::member::Options;
+use crate::member::MemberOptions;
 use crate::numa;
 
 /// What is needed besides the tensors: memcpy's, and the program itself.
@@ -94,7 +94,7 @@ fn place(numa_node: Option<u32>, cpus: &Numbers) -> Place {
 /// Where this thread may run.
 fn measure_here(work: Work) -> anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)> {
     let before = memcpy_rate(1);
-    let gang = Gang::start(1, work.processes, &Options::new(PathBuf::new()))?;
+    let gang = Gang::start(1, work.processes, &MemberOptions::new(PathBuf::new()))?;
     let Measured { times, failures } = gang.measure(Calls {
         size: (work.tensors, work.bytes_per_tensor),
         dtype: DType::F32,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hfreduce_client::attach::{Channel, Listener, ToSidecar};
+use hfreduce_client::attach::{AttachChannel, ClientMessage, Listener};
 use tracing::{debug, warn};
 
-use super::park::Park;
+use super::poller::Poller;
 use super::{KIND, LISTENER, PENDING};
 
 /// Connections of processes that have not said who they are: twice a node's processes.
@@ -19,12 +19,12 @@ pub(super) struct Acceptor {
     listener: Listener,
     /// Until when nobody is accepted.
     shut_until: Option<Duration>,
-    pending: BTreeMap<u64, Channel>,
+    pending: BTreeMap<u64, AttachChannel>,
     next: u64,
 }
 
 impl Acceptor {
-    pub(super) fn new(listener: Listener, park: &Park) -> rustix::io::Result<Self> {
+    pub(super) fn new(listener: Listener, park: &Poller) -> rustix::io::Result<Self> {
         park.watch(&listener, LISTENER)?;
         Ok(Self {
             listener,
@@ -34,7 +34,7 @@ impl Acceptor {
         })
     }
 
-    pub(super) fn accept(&mut self, now: Duration, park: &Park) {
+    pub(super) fn accept(&mut self, now: Duration, park: &Poller) {
         match self.listener.accept() {
             Ok(None) => {}
             Ok(Some(_)) if self.pending.len() >= PENDING_LIMIT => {
@@ -57,7 +57,7 @@ impl Acceptor {
     }
 
     /// Lets processes in again, some time after one could not be.
-    pub(super) fn reopen(&mut self, now: Duration, park: &Park) {
+    pub(super) fn reopen(&mut self, now: Duration, park: &Poller) {
         if self.shut_until.is_some_and(|until| now >= until)
             && park.watch(&self.listener, LISTENER).is_ok()
         {
@@ -66,8 +66,12 @@ impl Acceptor {
     }
 
     /// The first message of a connection, which is the caller's from here on.
-    pub(super) fn receive(&mut self, number: u64, park: &Park) -> Option<(Channel, ToSidecar)> {
-        let message = match self.pending.get(&number)?.receive::<ToSidecar>() {
+    pub(super) fn receive(
+        &mut self,
+        number: u64,
+        park: &Poller,
+    ) -> Option<(AttachChannel, ClientMessage)> {
+        let message = match self.pending.get(&number)?.receive::<ClientMessage>() {
             Ok(message) => message?,
             Err(error) => {
                 debug!(%error, "a local connection ended before it attached");

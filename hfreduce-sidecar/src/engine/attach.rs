@@ -4,17 +4,17 @@ use collective::machine::Input;
 use tracing::{info, warn};
 
 use super::{Engine, Notice};
-use crate::session::{Error, Heard};
+use crate::session::{Error, SessionEvent};
 
 impl Engine {
     /// A connection that has not attached says something.
     pub(super) fn greet(&mut self, number: u64) {
-        let Some((channel, message)) = self.acceptor.receive(number, &self.park) else {
+        let Some((channel, message)) = self.acceptor.receive(number, &self.poller) else {
             return;
         };
         let admitted = self
             .local
-            .admit(channel, &message, &self.park, self.telemetry.metrics());
+            .admit(channel, &message, &self.poller, self.telemetry.metrics());
         if let Some(rank) = admitted {
             if !self.local.ranks().has_lost_memory() {
                 self.tell_members(rank);
@@ -32,10 +32,10 @@ impl Engine {
         }
     }
 
-    pub(super) fn hear(&mut self, rank: usize) {
-        match self.local.hear(rank) {
-            Ok(Heard::Nothing) => {}
-            Ok(Heard::Detached) => {
+    pub(super) fn read_socket(&mut self, rank: usize) {
+        match self.local.read_socket(rank) {
+            Ok(SessionEvent::Nothing) => {}
+            Ok(SessionEvent::Detached) => {
                 // What it wrote before it left counts.
                 self.memory.hurry(true);
                 self.take_entries(rank);
@@ -84,8 +84,11 @@ impl Engine {
     }
 
     fn close_session(&mut self, rank: usize) {
-        for op in self.local.close(rank, &self.park, self.telemetry.metrics()) {
-            self.memory.let_go(op);
+        for op in self
+            .local
+            .close(rank, &self.poller, self.telemetry.metrics())
+        {
+            self.memory.drop_holder(op);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The calls of local processes: taken from their rings, given their place in the order of operations, and handed to the
 //! machine. One that cannot be carried out takes its place too; one without memory for its result waits.
 
-use collective::machine::{FIRST_POST, GroupId, OpId, Reason, WORLD};
+use collective::machine::{FIRST_SEND_RECV, GroupId, OpId, Reason, WORLD};
 use collective::session::{Called, Lane};
 use collective::{Call, CallError};
 use hfreduce_client::entry::FailureKind;
@@ -11,7 +11,7 @@ use tracing::warn;
 use super::Engine;
 use super::waits::Who;
 use crate::pool::PoolError;
-use crate::session::{Kept, Taken};
+use crate::session::{PendingCall, Taken};
 
 /// A call waits until results in use are let go, or memory is made.
 struct Stalled;
@@ -37,7 +37,7 @@ impl Engine {
                 Ok(Some(taken)) => {
                     any = true;
                     match taken {
-                        Taken::Release(group, op) => self.memory.let_go((group, op)),
+                        Taken::Release(group, op) => self.memory.drop_holder((group, op)),
                         Taken::Open(group, open) => self.open(group, rank, open),
                         Taken::Nothing => {}
                     }
@@ -82,7 +82,7 @@ impl Engine {
         call: Call,
         refused: Option<(Reason, String)>,
     ) {
-        if group == WORLD && op < FIRST_POST {
+        if group == WORLD && op < FIRST_SEND_RECV {
             self.came(Who::Rank(rank), op);
         }
         let is_over = self.is_over();
@@ -151,7 +151,7 @@ impl Engine {
 }
 
 /// Why a call cannot be carried out in a group of this size, as it was written.
-fn refusal(called: &Called<Kept>, size: u32) -> Option<(Reason, String)> {
+fn refusal(called: &Called<PendingCall>, size: u32) -> Option<(Reason, String)> {
     match (called.call.check(size), &called.kept.input) {
         (Err(error), _) => Some((reason_of(&error), error.to_string())),
         (Ok(()), Err(wrong)) => Some((wrong_input(&called.call), wrong.clone())),

@@ -3,32 +3,32 @@
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use collective::recovery::Report;
+use collective::recovery::EpochReport;
 
 use super::WAKE_FD;
-use super::epoch::{Command, Notice};
-use super::park::Park;
+use super::epoch::{EngineCommand, Notice};
+use super::poller::Poller;
 use crate::stop::Stop;
 
 #[derive(Debug)]
 pub(super) struct Control {
-    commands: Receiver<Command>,
+    commands: Receiver<EngineCommand>,
     notices: Sender<Notice>,
     stop: Stop,
     /// Since when the epoch ends, and what its machine reports.
-    stopping: Option<(Instant, Report)>,
+    stopping: Option<(Instant, EpochReport)>,
     /// Since when the engine leaves.
     leaving: Option<Instant>,
 }
 
 impl Control {
     pub(super) fn new(
-        commands: Receiver<Command>,
+        commands: Receiver<EngineCommand>,
         notices: Sender<Notice>,
         stop: Stop,
-        park: &Park,
+        poller: &Poller,
     ) -> rustix::io::Result<Self> {
-        park.watch(stop.wake_fd(), WAKE_FD)?;
+        poller.watch(stop.wake_fd(), WAKE_FD)?;
         Ok(Self {
             commands,
             notices,
@@ -38,7 +38,7 @@ impl Control {
         })
     }
 
-    pub(super) fn next(&self) -> Option<Command> {
+    pub(super) fn next(&self) -> Option<EngineCommand> {
         self.commands.try_recv().ok()
     }
 
@@ -52,12 +52,12 @@ impl Control {
     }
 
     /// The machine has stopped.
-    pub(super) fn begin_stop(&mut self, report: Report) {
+    pub(super) fn begin_stop(&mut self, report: EpochReport) {
         self.stopping = Some((Instant::now(), report));
     }
 
     /// For how long the epoch has been ending, and what its machine reports.
-    pub(super) fn stopping(&self) -> Option<(Duration, &Report)> {
+    pub(super) fn stopping(&self) -> Option<(Duration, &EpochReport)> {
         let stopping = self.stopping.as_ref();
         stopping.map(|(since, report)| (since.elapsed(), report))
     }

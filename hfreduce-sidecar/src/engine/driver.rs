@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use collective::agenda::Agenda;
 use collective::machine::{Config, Effect, GroupId, Input, Machine, Start};
+use collective::work_queue::WorkQueue;
 
-use super::journal::Journal;
+use super::flight_recorder::FlightRecorder;
 use super::members::Members;
 
 #[derive(Debug)]
 pub(super) struct Driver {
     machine: Machine,
     config: Config,
-    agenda: Agenda,
+    agenda: WorkQueue,
     scratch: Vec<Effect>,
 }
 
@@ -21,7 +21,7 @@ impl Driver {
         Self {
             machine: Machine::new(config.clone(), now),
             config,
-            agenda: Agenda::default(),
+            agenda: WorkQueue::default(),
             scratch: Vec::new(),
         }
     }
@@ -45,11 +45,11 @@ impl Driver {
         now: Duration,
         input: Input,
         members: &Members,
-        journal: &mut Journal,
+        flight_recorder: &mut FlightRecorder,
     ) {
-        journal.take(now, &input, |node| members.rank_of(node));
+        flight_recorder.take(now, &input, |node| members.rank_of(node));
         self.machine.handle(now, input, &mut self.scratch);
-        self.take_up(now, members, journal);
+        self.take_up(now, members, flight_recorder);
     }
 
     /// Part of a frame has come from a neighbour.
@@ -58,13 +58,13 @@ impl Driver {
         now: Duration,
         peer: usize,
         members: &Members,
-        journal: &mut Journal,
+        flight_recorder: &mut FlightRecorder,
     ) {
         self.machine.on_alive(now, peer, &mut self.scratch);
-        self.take_up(now, members, journal);
+        self.take_up(now, members, flight_recorder);
     }
 
-    fn take_up(&mut self, now: Duration, members: &Members, journal: &mut Journal) {
+    fn take_up(&mut self, now: Duration, members: &Members, journal: &mut FlightRecorder) {
         for effect in self.scratch.drain(..) {
             journal.give(now, &effect, |node| members.rank_of(node));
             self.agenda.push(effect);

@@ -16,7 +16,7 @@ use super::Engine;
 use super::links::Flushed;
 use crate::frame::FencedFrame;
 use crate::memory::OutOfBounds;
-use crate::session::Kept;
+use crate::session::PendingCall;
 
 /// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds.
 const EFFECT_BUDGET: usize = 16;
@@ -61,7 +61,7 @@ impl Engine {
                 Ok(Received::Nothing) => break,
                 Ok(Received::Part) => {
                     any = true;
-                    self.hear_part(peer);
+                    self.receive_part(peer);
                 }
                 Ok(Received::Frame(header, lent)) => {
                     any = true;
@@ -85,26 +85,26 @@ impl Engine {
         lent: Option<Reading>,
     ) {
         if let Some(lent) = lent
-            && let Frame::Up {
+            && let Frame::ReduceChunk {
                 group, tree, slot, ..
             } = frame
             && let Placement::Into(_) = self.driver.machine().place(peer, fence, &frame)
         {
             self.memory.borrow((group, peer, tree), slot, lent);
         }
-        self.heard(peer, &frame);
+        self.note_arrival(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
     }
 
     /// Part of a frame has come.
-    fn hear_part(&mut self, peer: usize) {
+    fn receive_part(&mut self, peer: usize) {
         let now = self.now();
         self.driver
             .on_alive(now, peer, &self.members, self.telemetry.journal_mut());
     }
 
     fn flush(&mut self, peer: usize) {
-        let Flushed { left, error } = self.links.flush(peer, &self.park);
+        let Flushed { left, error } = self.links.flush(peer, &self.poller);
         self.done(left);
         if let Some(error) = error {
             self.stop_sending(peer, &error);
@@ -119,7 +119,7 @@ impl Engine {
     pub(super) fn drop_link(&mut self, peer: usize) {
         let left = self
             .links
-            .close(peer, &self.park, &self.members, self.telemetry.metrics());
+            .close(peer, &self.poller, &self.members, self.telemetry.metrics());
         self.done(left);
     }
 
@@ -303,7 +303,7 @@ impl Engine {
         self.flush_pushed();
         let is_verdict = matches!(outcome, Err(Cause::Verdict(_)));
         if is_verdict && self.telemetry.records_verdict(self.now()) {
-            self.telemetry.record_flight(&self.ops());
+            self.telemetry.write_recording(&self.ops());
         }
         let told = match outcome {
             Ok(epoch) => Ok(epoch),
@@ -347,7 +347,7 @@ impl Engine {
 }
 
 /// Bytes of a result that this process is entitled to.
-fn result_bytes(called: &Called<Kept>, lane: &Lane<Kept>) -> u64 {
+fn result_bytes(called: &Called<PendingCall>, lane: &Lane<PendingCall>) -> u64 {
     if called.kept.own_bytes > 0 {
         return called.kept.own_bytes;
     }

@@ -1,8 +1,8 @@
 //! The engine from one epoch to the next: it stops, says how far it is, and goes on with those who are left. Its
 //! processes notice nothing but the time it takes: their calls, inputs and results stay where they are.
 
-use collective::machine::{Config, GroupId, Input, RELAY, WORLD};
-use collective::recovery::{Held, Report, Resume};
+use collective::machine::{Config, FORWARDING, GroupId, Input, WORLD};
+use collective::recovery::{EpochReport, Resume, Retained};
 use collective::session::Begun;
 use hfreduce_client::entry::FailureKind;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::linker::Linker;
 use crate::memory::Sizes;
 
 /// How long what is said at the end of an epoch may take to leave.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const DRAIN_BYTES: Duration = Duration::from_millis(100);
 
 /// What an epoch needs.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Epoch {
 
 /// What the engine is told while it runs.
 #[derive(Debug)]
-pub enum Command {
+pub enum EngineCommand {
     /// Stop in this epoch.
     Stop,
     /// Go on in this one.
@@ -55,7 +55,7 @@ pub enum Notice {
         /// In which epoch.
         epoch: u32,
         /// How far.
-        report: Report,
+        report: EpochReport,
     },
     /// A process of the trainer is gone.
     RankLost,
@@ -67,7 +67,7 @@ pub(super) fn sizes(driver: &Driver, group: GroupId, links: &Links) -> Sizes {
     let (borrows, receives) = machine
         .receives(group)
         .into_iter()
-        .partition(|(peer, tree)| *tree != RELAY && links.lends(*peer));
+        .partition(|(peer, tree)| *tree != FORWARDING && links.receives_in_place(*peer));
     Sizes {
         receives,
         borrows,
@@ -79,13 +79,13 @@ pub(super) fn sizes(driver: &Driver, group: GroupId, links: &Links) -> Sizes {
 
 impl Engine {
     /// Does what it was told.
-    pub(super) fn obey(&mut self) -> Result<(), Error> {
+    pub(super) fn on_command(&mut self) -> Result<(), Error> {
         while let Some(command) = self.control.next() {
             match command {
-                Command::Stop => self.handle(Input::Revoke),
-                Command::Enter(epoch) => self.enter(*epoch)?,
-                Command::GiveUp(reason) => self.give_up(&reason),
-                Command::Void(reason) => {
+                EngineCommand::Stop => self.handle(Input::Revoke),
+                EngineCommand::Enter(epoch) => self.enter(*epoch)?,
+                EngineCommand::GiveUp(reason) => self.give_up(&reason),
+                EngineCommand::Void(reason) => {
                     self.give_up(&reason);
                     self.handle(Input::Revoke);
                 }
@@ -100,7 +100,7 @@ impl Engine {
         let Some((since, _)) = self.control.stopping() else {
             return;
         };
-        if !self.has_said_all() && since < LAST_WORDS {
+        if !self.has_said_all() && since < DRAIN_BYTES {
             return;
         }
         // Nothing of this epoch is read or written from here on.
@@ -144,13 +144,13 @@ impl Engine {
             self.forget_group(group);
         }
         let now = self.now();
-        let served: Vec<(GroupId, Held)> = starts
+        let served: Vec<(GroupId, Retained)> = starts
             .iter()
             .flatten()
             .flat_map(|start| {
                 let group = start.resume.group;
                 let served = start.resume.served.iter();
-                served.map(move |served| (group, served.held))
+                served.map(move |served| (group, served.retained))
             })
             .collect();
         self.driver.enter(config, starts, now);

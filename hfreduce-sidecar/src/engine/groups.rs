@@ -1,12 +1,12 @@
 //! The engine's groups: what its processes open, the memory and the links that groups need, and their end.
 
 use collective::machine::{Cause, Dispute, GroupId, Input, OpenError, OpenReason, Reason, Verdict};
-use collective::session::Answer;
+use collective::session::OpeningAnswer;
 use hfreduce_client::entry::FailureKind;
 use tracing::{debug, error, info};
 
 use super::{Engine, epoch};
-use crate::session::Kept;
+use crate::session::PendingCall;
 
 impl Engine {
     /// A process opens a group.
@@ -76,7 +76,7 @@ impl Engine {
         rank: usize,
         kind: FailureKind,
         text: &str,
-        answer: Answer<Kept>,
+        answer: OpeningAnswer<PendingCall>,
     ) {
         if let Some(session) = self.local.session(rank) {
             let called = answer.failed.iter().map(|called| called.kept.ticket);
@@ -136,7 +136,7 @@ impl Engine {
     /// Takes the links that stand since.
     pub(super) fn take_links(&mut self) {
         let ends = self.control.stopping().is_some();
-        let (park, members) = (&self.park, &self.members);
+        let (park, members) = (&self.poller, &self.members);
         for (peer, watched) in
             self.links
                 .take_arrived(ends, park, members, self.telemetry.metrics())

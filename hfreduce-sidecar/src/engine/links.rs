@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::LINK;
 use super::members::Members;
-use super::park::Park;
+use super::poller::Poller;
 use crate::frame::{FencedFrame, Link};
 use crate::linker::Linker;
 use crate::metrics::Metrics;
@@ -40,12 +40,12 @@ impl Links {
     /// The links of an epoch stand.
     pub(super) fn watch(
         &self,
-        park: &Park,
+        poller: &Poller,
         members: &Members,
         metrics: &Metrics,
     ) -> rustix::io::Result<()> {
         for (&peer, link) in &self.each {
-            park.watch(&link.socket(), LINK | peer as u64)?;
+            poller.watch(&link.socket(), LINK | peer as u64)?;
             let (rank, name) = (members.rank_of(peer), members.name(peer));
             metrics.suspect(rank, name, false);
             metrics.link(rank, name, link.name(), true);
@@ -72,8 +72,10 @@ impl Links {
     }
 
     /// Whether payloads are read where the link has put them.
-    pub(super) fn lends(&self, peer: usize) -> bool {
-        self.each.get(&peer).is_some_and(|link| link.lends())
+    pub(super) fn receives_in_place(&self, peer: usize) -> bool {
+        self.each
+            .get(&peer)
+            .is_some_and(|link| link.receives_in_place())
     }
 
     /// A link's socket has something to say.
@@ -98,8 +100,8 @@ impl Links {
     }
 
     /// Whether anything has come over some link.
-    pub(super) fn have_come(&mut self) -> bool {
-        self.each.values_mut().any(|link| link.has_come())
+    pub(super) fn poll_received(&mut self) -> bool {
+        self.each.values_mut().any(|link| link.poll_received())
     }
 
     /// Queues a frame. False when the link takes nothing any more.
@@ -126,7 +128,7 @@ impl Links {
     }
 
     /// Sends what is queued for a neighbour, as far as the link takes it.
-    pub(super) fn flush(&mut self, peer: usize, park: &Park) -> Flushed {
+    pub(super) fn flush(&mut self, peer: usize, park: &Poller) -> Flushed {
         let mut flushed = Flushed::default();
         let Some(link) = self.each.get_mut(&peer) else {
             return flushed;
@@ -165,13 +167,13 @@ impl Links {
     pub(super) fn close(
         &mut self,
         peer: usize,
-        park: &Park,
+        poller: &Poller,
         members: &Members,
         metrics: &Metrics,
     ) -> Vec<u64> {
         let mut left = Vec::new();
         if let Some(mut link) = self.each.remove(&peer) {
-            park.forget(link.socket());
+            poller.forget(link.socket());
             link.abandon(&mut left);
             metrics.peers.set(self.each.len() as i64);
             let (rank, name) = (members.rank_of(peer), members.name(peer));
@@ -208,7 +210,7 @@ impl Links {
     pub(super) fn take_arrived(
         &mut self,
         ends: bool,
-        park: &Park,
+        poller: &Poller,
         members: &Members,
         metrics: &Metrics,
     ) -> Vec<(usize, rustix::io::Result<()>)> {
@@ -221,7 +223,7 @@ impl Links {
             else {
                 continue; // Who connects again has nothing to say that the first did not.
             };
-            let watched = park.watch(&link.socket(), LINK | peer as u64);
+            let watched = poller.watch(&link.socket(), LINK | peer as u64);
             if watched.is_ok() {
                 info!(node = rank, transport = link.name(), "linked for a group");
                 self.each.insert(peer, link);

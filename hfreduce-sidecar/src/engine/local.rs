@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use collective::machine::{GroupId, Input, OpId};
 use collective::session::Presence;
-use hfreduce_client::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
+use hfreduce_client::attach::{
+    self, AttachChannel, ClientMessage, Members, SidecarAnswer, Standing,
+};
 use link::memory_policy::MemoryPolicy;
 use link::ring::{WaitOn, WaitSlot, WakeFor};
 use tracing::{info, warn};
 
-use super::park::Park;
+use super::poller::Poller;
 use super::{CLIENT, CLIENT_WAKE_FD};
+use crate::attached_ranks::{AttachedBefore, AttachedRanks};
 use crate::background::Background;
 use crate::metrics::Metrics;
-use crate::session::{Begin, Error, Heard, Ranks, Room, Session, Taken};
-use crate::welcomed::{Found, Welcomed};
+use crate::session::{Begin, Error, Ranks, Room, Session, SessionEvent, Taken};
 
 #[derive(Debug)]
 pub(super) struct Local {
@@ -31,7 +33,7 @@ pub(super) struct Local {
     /// What was lent to processes that left each place free, and may have kept it.
     kept_bytes: Vec<usize>,
     /// Where it is noted who is attached and who has left, if operations wait for a sidecar that takes this one's place.
-    record: Option<Welcomed>,
+    record: Option<AttachedRanks>,
 }
 
 impl Local {
@@ -40,8 +42,8 @@ impl Local {
         standing: Standing,
         inputs: Background,
         (limit_bytes, home): (usize, MemoryPolicy),
-        record: Option<Welcomed>,
-        found: Option<Found>,
+        record: Option<AttachedRanks>,
+        found: Option<AttachedBefore>,
     ) -> Self {
         let own = standing.rank..standing.rank + standing.local_world;
         let mut ranks = Ranks::new(own, standing.world);
@@ -106,9 +108,9 @@ impl Local {
     /// Attaches the process at the other end of a connection, if its first message says that it may be: its rank.
     pub(super) fn admit(
         &mut self,
-        channel: Channel,
-        message: &ToSidecar,
-        park: &Park,
+        channel: AttachChannel,
+        message: &ClientMessage,
+        poller: &Poller,
         metrics: &Metrics,
     ) -> Option<usize> {
         let admitted = self.check(message).and_then(|(rank, begin)| {
@@ -125,7 +127,7 @@ impl Local {
             Ok(admitted) => admitted,
             Err(reason) => {
                 warn!(reason, "refused a local process");
-                channel.send(&ToClient::Refused { reason }, &[]).ok();
+                channel.send(&SidecarAnswer::Refused { reason }, &[]).ok();
                 return None;
             }
         };
@@ -147,9 +149,9 @@ impl Local {
                 return None;
             }
         };
-        let watched = park
+        let watched = poller
             .watch(session.channel(), CLIENT | rank as u64)
-            .and_then(|()| park.watch(&session.wake_fd, CLIENT_WAKE_FD | rank as u64));
+            .and_then(|()| poller.watch(&session.wake_fd, CLIENT_WAKE_FD | rank as u64));
         if let Err(error) = watched {
             warn!(%error, rank, "failed to poll a local process");
             return None;
@@ -168,8 +170,8 @@ impl Local {
     }
 
     /// Whether the sender of a first message may attach: as which rank, and where it begins.
-    fn check(&self, message: &ToSidecar) -> Result<(usize, Begin), String> {
-        let &ToSidecar::Attach {
+    fn check(&self, message: &ClientMessage) -> Result<(usize, Begin), String> {
+        let &ClientMessage::Attach {
             version,
             local_rank,
             again,
@@ -209,9 +211,13 @@ impl Local {
                 "local rank {rank} would tell of {groups} groups; {} are the most",
                 attach::GROUP_LIMIT
             )),
-            Some(told) if told < attach::OPERATION_LIMIT && self.ranks.expects(rank) => {
-                Ok((rank, Begin::Again { told, groups }))
-            }
+            Some(told) if told < attach::OPERATION_LIMIT && self.ranks.expects(rank) => Ok((
+                rank,
+                Begin::Again {
+                    delivered: told,
+                    groups,
+                },
+            )),
             Some(told) => Err(format!(
                 "local rank {rank} says that it was told the ends of {told} operations before, which this \
                  sidecar knows nothing of; the attempt has to start again"
@@ -232,17 +238,17 @@ impl Local {
     }
 
     /// Answers what came over the socket of a process.
-    pub(super) fn hear(&mut self, rank: usize) -> Result<Heard, Error> {
+    pub(super) fn read_socket(&mut self, rank: usize) -> Result<SessionEvent, Error> {
         let session = self.sessions.get_mut(&rank);
-        let heard = session.map(|session| session.hear(&mut self.ranks, &mut self.inputs));
-        let heard = heard.unwrap_or(Ok(Heard::Nothing))?;
+        let heard = session.map(|session| session.read_socket(&mut self.ranks, &mut self.inputs));
+        let heard = heard.unwrap_or(Ok(SessionEvent::Nothing))?;
         self.note_returned(rank);
         Ok(heard)
     }
 
     /// A process has perhaps said all that it remembers.
     pub(super) fn note_returned(&mut self, rank: usize) {
-        if self.sessions.get(&rank).is_some_and(Session::has_told_all) {
+        if self.sessions.get(&rank).is_some_and(Session::is_restored) {
             self.ranks.returned(rank);
         }
     }
@@ -273,7 +279,7 @@ impl Local {
     }
 
     /// A process has notified the engine.
-    pub(super) fn wake(&self, rank: usize, park: &Park) {
+    pub(super) fn wake(&self, rank: usize, park: &Poller) {
         if let Some(session) = self.sessions.get(&rank)
             && !session.wake_fd.clear()
         {
@@ -286,17 +292,17 @@ impl Local {
     pub(super) fn close(
         &mut self,
         rank: usize,
-        park: &Park,
+        poller: &Poller,
         metrics: &Metrics,
     ) -> Vec<(GroupId, OpId)> {
         let Some(mut session) = self.sessions.remove(&rank) else {
             return Vec::new();
         };
-        self.kept_bytes[rank] += session.lent_bytes();
+        self.kept_bytes[rank] += session.input_bytes();
         // A model's worth of it takes long to unmap.
         self.inputs.drop_there(session.take_inputs());
-        park.forget(session.channel());
-        park.forget(&session.wake_fd);
+        poller.forget(session.channel());
+        poller.forget(&session.wake_fd);
         metrics.clients.set(self.sessions.len() as i64);
         session.holds().collect()
     }

@@ -14,14 +14,14 @@ mod control;
 mod driver;
 mod effects;
 mod epoch;
+mod flight_recorder;
 mod groups;
-mod journal;
+mod idle;
 mod links;
 mod local;
 mod members;
 mod ops;
-mod park;
-mod rest;
+mod poller;
 mod telemetry;
 #[cfg(test)]
 mod tests;
@@ -37,6 +37,7 @@ use hfreduce_client::attach::{Listener, Standing};
 use link::segment;
 use link::spin::Spin;
 
+use crate::attached_ranks::{AttachedBefore, AttachedRanks};
 use crate::background::{Background, Before};
 use crate::inspect::Snapshots;
 use crate::memory::Memory;
@@ -44,19 +45,18 @@ use crate::metrics::Metrics;
 use crate::numa::Places;
 use crate::rendezvous::Reporter;
 use crate::stop::Stop;
-use crate::welcomed::{Found, Welcomed};
 use acceptor::Acceptor;
 use control::Control;
 use driver::Driver;
-pub use epoch::{Command, Epoch, Notice};
+pub use epoch::{EngineCommand, Epoch, Notice};
 use links::Links;
 use local::Local;
 use members::Members;
-use park::Park;
+use poller::Poller;
 use telemetry::Telemetry;
 
 /// How long farewells may take before the sidecar leaves without.
-pub const FAREWELL: Duration = Duration::from_millis(500);
+pub const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
 const LISTENER: u64 = 0;
 const WAKE_FD: u64 = 1;
@@ -88,7 +88,7 @@ pub enum Error {
 
 /// What the engine needs.
 #[derive(Debug)]
-pub struct Setup {
+pub struct EngineSetup {
     /// The first epoch: everybody is a member.
     pub epoch: Epoch,
     /// Names of the attempt's nodes, for errors.
@@ -102,12 +102,12 @@ pub struct Setup {
     /// What is done before memory is made.
     pub before_memory: Before,
     /// Where it notes who is attached and who has left, if operations wait for a sidecar that takes its place.
-    pub welcomed: Option<Welcomed>,
+    pub welcomed: Option<AttachedRanks>,
     /// In place of a sidecar that has ended: what that one has noted. The epoch is then the one that has to end, and nobody
     /// is linked.
-    pub found: Option<Found>,
+    pub found: Option<AttachedBefore>,
     /// The commands for it; the wake descriptor of `stop` wakes it for them.
-    pub commands: Receiver<Command>,
+    pub commands: Receiver<EngineCommand>,
     /// What it has to tell.
     pub notices: Sender<Notice>,
     /// Where it says what it is doing.
@@ -127,7 +127,7 @@ pub struct Engine {
     memory: Memory,
     control: Control,
     telemetry: Telemetry,
-    park: Park,
+    poller: Poller,
     spin: Spin,
     places: Places,
     start: Instant,
@@ -136,12 +136,12 @@ pub struct Engine {
 impl Engine {
     /// Prepares everything; `run` starts to serve.
     pub fn new(
-        setup: Setup,
+        setup: EngineSetup,
         stop: Stop,
         metrics: Metrics,
         reporter: Reporter,
     ) -> Result<Self, Error> {
-        let Setup {
+        let EngineSetup {
             epoch,
             names,
             listener,
@@ -181,7 +181,7 @@ impl Engine {
             world: config.layout.world(),
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
-        let park = Park::new().map_err(Error::Poll)?;
+        let park = Poller::new().map_err(Error::Poll)?;
         let acceptor = Acceptor::new(listener, &park).map_err(failed)?;
         let (wakes, before) = (stop.clone(), before_memory);
         let background = |name| Background::new(name, wakes.clone(), before.clone());
@@ -200,7 +200,7 @@ impl Engine {
             memory,
             control,
             telemetry: Telemetry::new(metrics, reporter, snapshots, flight),
-            park,
+            poller: park,
             spin: Spin::default(),
             places,
             start: Instant::now(),
@@ -226,11 +226,11 @@ impl Engine {
             let mut busy = self.look_at_rings();
             busy |= self.look_at_links();
             busy |= self.carry_out();
-            self.obey()?;
+            self.on_command()?;
             self.answer();
             self.forget_gone();
-            self.acceptor.reopen(self.now(), &self.park);
-            if self.has_left() {
+            self.acceptor.reopen(self.now(), &self.poller);
+            if self.leave_if_asked() {
                 return Ok(());
             }
             events.clear();
@@ -239,7 +239,7 @@ impl Engine {
             for event in &events {
                 self.dispatch(event.data.u64());
             }
-            self.park.looked();
+            self.poller.looked();
             if self.now() >= self.driver.machine().wake_at() {
                 self.handle(Input::Tick);
                 self.links.count_traffic(self.telemetry.metrics());
@@ -255,7 +255,7 @@ impl Engine {
     /// The links of an epoch stand.
     fn watch_links(&self) -> rustix::io::Result<()> {
         let metrics = self.telemetry.metrics();
-        self.links.watch(&self.park, &self.members, metrics)
+        self.links.watch(&self.poller, &self.members, metrics)
     }
 
     fn handle(&mut self, input: Input) {
@@ -268,10 +268,10 @@ impl Engine {
         let index = token & !KIND;
         match token & KIND {
             PENDING => self.greet(index),
-            CLIENT => self.hear(index as usize),
-            CLIENT_WAKE_FD => self.local.wake(index as usize, &self.park),
+            CLIENT => self.read_socket(index as usize),
+            CLIENT_WAKE_FD => self.local.wake(index as usize, &self.poller),
             LINK => self.wake_link(index as usize),
-            _ if token == LISTENER => self.acceptor.accept(self.now(), &self.park),
+            _ if token == LISTENER => self.acceptor.accept(self.now(), &self.poller),
             _ => self.control.clear_wake_fd(),
         }
     }
@@ -281,15 +281,15 @@ impl Engine {
         self.local.ranks().is_over(self.driver.machine())
     }
 
-    /// Says farewell once asked to. True when there is nothing left to do.
-    fn has_left(&mut self) -> bool {
+    /// Leaves once asked to. True when there is nothing left to do.
+    fn leave_if_asked(&mut self) -> bool {
         if self.control.begins_to_leave() {
             self.handle(Input::Leave);
             return false;
         }
-        let is_said = || self.has_said_all() && self.has_said_farewell();
+        let is_said = || self.has_said_all() && self.is_drained();
         let leaving = self.control.leaving();
-        leaving.is_some_and(|since| is_said() || since > FAREWELL)
+        leaving.is_some_and(|since| is_said() || since > DRAIN_LIMIT)
     }
 
     /// Whether nothing waits to be said to a neighbour.
@@ -297,7 +297,7 @@ impl Engine {
         self.driver.has_said_all() && self.links.are_flushed()
     }
 
-    fn has_said_farewell(&self) -> bool {
+    fn is_drained(&self) -> bool {
         self.memory.is_released() || self.driver.machine().broken().is_some()
     }
 }

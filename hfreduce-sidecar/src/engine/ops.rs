@@ -4,10 +4,10 @@ use collective::machine::{Frame, OpId, WORLD};
 
 use super::Engine;
 use super::waits::Who;
-use crate::inspect::{Neighbour, Operation, Ops, Waiting};
+use crate::inspect::{LinkState, Operation, Ops, Waiting};
 
 /// The tree in which every part of an operation meets the others.
-const MEETING: u8 = 0;
+const STRAGGLER_TREE: u8 = 0;
 
 impl Engine {
     /// Leaves a snapshot, if somebody has asked for one.
@@ -26,7 +26,7 @@ impl Engine {
                 self.members.name(*peer)
             )
         };
-        let operation = |status: collective::machine::Status| Operation {
+        let operation = |status: collective::machine::OperationStatus| Operation {
             group: status.group,
             operation: status.op,
             call: status.call.map(|call| call.to_string()),
@@ -37,7 +37,7 @@ impl Engine {
             settled: status.settled,
             chunks: status.chunks,
         };
-        let links = self.links.transports().map(|(peer, name)| Neighbour {
+        let links = self.links.transports().map(|(peer, name)| LinkState {
             node: self.members.rank_of(peer) as u32,
             name: self.members.name(peer).to_owned(),
             transport: name.to_owned(),
@@ -71,24 +71,24 @@ impl Engine {
                 .collect(),
             waiting: waiting.filter(|one| one.calls > 0).collect(),
             placement: self.places.report.clone(),
-            history: self.telemetry.journal().lines(self.now()),
+            history: self.telemetry.flight_recorder().lines(self.now()),
         }
     }
 
     /// Somebody has brought its part of an operation: perhaps the last one, who kept the others waiting.
     pub(super) fn came(&mut self, who: Who, op: OpId) {
         let trees = &self.driver.config().trees.trees;
-        let below = trees[usize::from(MEETING)].children[self.driver.config().node].len();
+        let below = trees[usize::from(STRAGGLER_TREE)].children[self.driver.config().node].len();
         let expected = self.local.ranks().local() + below;
         let now = self.now();
         self.telemetry.came(who, (op, expected), now, &self.members);
     }
 
     /// A frame has come: a neighbour's first part of an operation of the world counts.
-    pub(super) fn heard(&mut self, peer: usize, frame: &Frame) {
-        if let Frame::Up {
+    pub(super) fn note_arrival(&mut self, peer: usize, frame: &Frame) {
+        if let Frame::ReduceChunk {
             group: WORLD,
-            tree: MEETING,
+            tree: STRAGGLER_TREE,
             op,
             chunk: 0,
             ..

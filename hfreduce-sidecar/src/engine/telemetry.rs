@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collective::machine::{Broken, GroupId, OpId};
-use collective::membership::Reason as SuspectReason;
+use collective::membership::SuspicionReason as SuspectReason;
 use contract::run_dir;
 use tracing::{error, info, warn};
 
-use super::journal::Journal;
+use super::flight_recorder::FlightRecorder;
 use super::members::Members;
 use super::waits::{Waits, Who};
 use crate::inspect::{Ops, Snapshots};
 use crate::metrics::Metrics;
-use crate::rendezvous::{Report, Reporter};
+use crate::rendezvous::{NodeReport, Reporter};
 
 /// Calls that fail one after the other are written down once in this time.
 const RECORD_PAUSE: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const RECORD_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Telemetry {
     metrics: Metrics,
     reporter: Reporter,
-    journal: Journal,
+    flight_recorder: FlightRecorder,
     waits: Waits,
     snapshots: Snapshots,
     /// The file for the flight recorder.
@@ -41,7 +41,7 @@ impl Telemetry {
         Self {
             metrics,
             reporter,
-            journal: Journal::default(),
+            flight_recorder: FlightRecorder::default(),
             waits: Waits::default(),
             snapshots,
             flight,
@@ -54,17 +54,17 @@ impl Telemetry {
     }
 
     /// The last events.
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
+    pub(super) fn flight_recorder(&self) -> &FlightRecorder {
+        &self.flight_recorder
     }
 
-    pub(super) fn journal_mut(&mut self) -> &mut Journal {
-        &mut self.journal
+    pub(super) fn journal_mut(&mut self) -> &mut FlightRecorder {
+        &mut self.flight_recorder
     }
 
     /// A new epoch begins.
     pub(super) fn enter(&mut self, now: Duration, epoch: u32, members: &[u32]) {
-        self.journal.enter(now, epoch, members);
+        self.flight_recorder.enter(now, epoch, members);
         self.waits.forget();
     }
 
@@ -88,7 +88,7 @@ impl Telemetry {
     }
 
     /// Something has failed: keeps what led to it, and says what was in flight.
-    pub(super) fn record_flight(&self, ops: &Ops) {
+    pub(super) fn write_recording(&self, ops: &Ops) {
         for one in &ops.operations {
             let call = one.call.as_deref().unwrap_or("not called here");
             info!(
@@ -154,7 +154,8 @@ impl Telemetry {
         let (rank, name) = (members.rank_of(peer), members.name(peer));
         info!(node = rank, name, "a suspect was heard again");
         self.metrics.suspect(rank, name, false);
-        self.reporter.send(Report::Recovered { node: rank as u32 });
+        self.reporter
+            .send(NodeReport::Recovered { node: rank as u32 });
     }
 
     /// Others wait for a local rank to call; `global` is its rank in the attempt.
@@ -173,7 +174,7 @@ impl Telemetry {
     pub(super) fn broken(&self, broken: Broken, own: usize, ops: &Ops, members: &Members) {
         let detail = members.text(&broken.into());
         error!(cause = detail, "the epoch is over");
-        self.record_flight(ops);
+        self.write_recording(ops);
         let reason = match broken {
             Broken::NodeLost { .. } => SuspectReason::Dead,
             Broken::NodeSilent { .. } => SuspectReason::Silent,
@@ -191,7 +192,7 @@ impl Telemetry {
 
     fn report(&self, node: usize, reason: SuspectReason, detail: String, members: &Members) {
         let node = members.rank_of(node) as u32;
-        self.reporter.send(Report::Suspect {
+        self.reporter.send(NodeReport::Suspect {
             node,
             reason,
             detail,

@@ -17,7 +17,7 @@ use link::transport::Tcp;
 use super::*;
 use crate::frame::{FencedFrame, Link};
 use crate::inspect::Inspector;
-use crate::session::Kept;
+use crate::session::PendingCall;
 
 const PEER: usize = 1;
 const FENCE: Fence = Fence {
@@ -26,7 +26,7 @@ const FENCE: Fence = Fence {
 };
 
 /// What the first of two nodes starts with, and the other node's end of the link between them.
-fn setup() -> (Setup, TcpStream) {
+fn setup() -> (EngineSetup, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
@@ -42,7 +42,7 @@ fn setup() -> (Setup, TcpStream) {
         recovery: Recovery::default(),
     };
     let link: Link = Box::new(Tcp::new(ours, false).unwrap());
-    let setup = Setup {
+    let setup = EngineSetup {
         before_memory: Before::default(),
         epoch: Epoch {
             config,
@@ -130,7 +130,7 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
         1 << 20,
     );
     for ticket in [2, 3] {
-        let kept = Kept {
+        let kept = PendingCall {
             ticket,
             call,
             since: Instant::now(),

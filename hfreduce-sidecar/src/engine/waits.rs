@@ -19,14 +19,14 @@ pub(super) enum Who {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Meeting {
+struct Arrivals {
     came: usize,
     last: Duration,
 }
 
 /// The operations that are not complete here.
 #[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<OpId, Meeting>);
+pub(super) struct Waits(BTreeMap<OpId, Arrivals>);
 
 impl Waits {
     /// Somebody has come, of `expected` who each come once. When that was the last one: how long it kept the others.
@@ -37,10 +37,10 @@ impl Waits {
         if self.0.len() >= LIMIT && !self.0.contains_key(&op) {
             self.0.pop_first();
         }
-        let meeting = self.0.entry(op).or_insert(Meeting { came: 0, last: now });
-        meeting.came += 1;
-        let before = std::mem::replace(&mut meeting.last, now);
-        if meeting.came < expected {
+        let arrivals = self.0.entry(op).or_insert(Arrivals { came: 0, last: now });
+        arrivals.came += 1;
+        let before = std::mem::replace(&mut arrivals.last, now);
+        if arrivals.came < expected {
             return None;
         }
         self.0.remove(&op);

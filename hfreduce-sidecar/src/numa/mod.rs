@@ -50,7 +50,7 @@ impl FromStr for Numa {
 
 /// How a node's adapter may be known.
 #[derive(Clone, Debug)]
-pub struct Adapter {
+pub struct NumaAdapter {
     /// Where peers reach this node.
     pub address: IpAddr,
     /// The RDMA device that is named, if one is.
@@ -69,13 +69,13 @@ pub struct Places {
     /// Processors of the engine.
     pub engine: Option<CpuSet>,
     /// What is told of it.
-    pub report: Report,
+    pub report: PlacementReport,
 }
 
 /// What became of it, for the log, metrics and `/ops`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct PlacementReport {
     /// NUMA nodes of the machine.
     pub numa_nodes: usize,
     /// The adapter's, if it is known.
@@ -98,7 +98,7 @@ pub fn machine() -> NumaMachine {
 }
 
 /// Decides and looks what comes of it. Says it once in the log.
-pub fn settle(numa: Numa, adapter: &Adapter) -> Places {
+pub fn settle(numa: Numa, adapter: &NumaAdapter) -> Places {
     let root = Path::new("/");
     let mut machine = sysfs::seen(root);
     let placement = match numa {
@@ -117,11 +117,11 @@ pub fn settle(numa: Numa, adapter: &Adapter) -> Places {
         inputs: home(&placement.inputs),
         results: home(&placement.results),
         engine: placement.engine.as_ref().ok().map(cpu_set),
-        report: Report::default(),
+        report: PlacementReport::default(),
     };
     let (inputs, _) = sample("fireflyer-sample-inputs", &places.inputs);
     let (results, huge) = sample("fireflyer-sample-results", &places.results);
-    places.report = Report {
+    places.report = PlacementReport {
         numa_nodes: machine.nodes.len(),
         adapter_node: machine.adapter,
         inputs: format!("{}{inputs}", placement.inputs),
@@ -144,7 +144,7 @@ pub fn settle(numa: Numa, adapter: &Adapter) -> Places {
     places
 }
 
-impl Report {
+impl PlacementReport {
     fn tell(&self) {
         let Self {
             numa_nodes,
@@ -234,7 +234,7 @@ mod tests {
     // On the machine of the test, whatever it is.
     #[test]
     fn a_sample_says_where_its_pages_lie() {
-        let adapter = Adapter {
+        let adapter = NumaAdapter {
             address: IpAddr::from([127, 0, 0, 1]),
             rdma: None,
             uses_rdma: false,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use topology::numa::{NumaNode, Numbers};
 use topology::placement::NumaMachine;
 
-use super::Adapter;
+use super::NumaAdapter;
 
 /// How deep bonds and bridges are followed to the devices below them.
 const DEPTH: usize = 3;
@@ -59,7 +59,7 @@ fn list(path: &Path) -> Option<Numbers> {
 
 /// The NUMA node of the RDMA device, else that of the interface with the node's address. Devices that are at
 /// different nodes, and none of which is named, say nothing.
-pub(super) fn adapter_node(root: &Path, adapter: &Adapter) -> Option<u32> {
+pub(super) fn adapter_node(root: &Path, adapter: &NumaAdapter) -> Option<u32> {
     let devices = root.join("sys/class/infiniband");
     let rdma = match (adapter.uses_rdma, &adapter.rdma) {
         (false, _) => None,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn at(root: &Path, address: &str, rdma: Option<&str>, uses_rdma: bool) -> Option<u32> {
-        let adapter = Adapter {
+        let adapter = NumaAdapter {
             address: address.parse().unwrap(),
             rdma: rdma.map(str::to_owned),
             uses_rdma,

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::membership::Reach;
-use collective::membership::Reason as SuspectReason;
+use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::Peer;
 use collective::recovery::{self, Resume};
 use link::wake_fd::WakeFd;
@@ -24,10 +24,10 @@ use crate::metrics::Metrics;
 use stream::Stream;
 
 /// How long a goodbye may take. An operator that cannot be reached hears of the end from the pod.
-pub const GOODBYE: Duration = Duration::from_millis(250);
+pub const LEAVE_LIMIT: Duration = Duration::from_millis(250);
 /// What the node has to say to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum NodeReport {
     /// All links of an epoch stand.
     Joined {
         /// The epoch.
@@ -48,7 +48,7 @@ pub enum Report {
         node: u32,
     },
     /// The node has stopped in an epoch and waits for the next.
-    Stopped(Standstill),
+    Stopped(StoppedNode),
     /// A process of its trainer is gone.
     RankLost,
     /// The node leaves on purpose.
@@ -57,11 +57,11 @@ pub enum Report {
 
 /// A node that waits for the next epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standstill {
+pub struct StoppedNode {
     /// The epoch that it has stopped in.
     pub epoch: u64,
     /// How far it is.
-    pub report: recovery::Report,
+    pub report: recovery::EpochReport,
     /// Whom it reaches.
     pub reach: Reach,
 }
@@ -109,7 +109,7 @@ pub enum Order {
 /// Where reports go. Cheap to clone; without a rendezvous they go nowhere.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    sender: Option<Sender<Report>>,
+    sender: Option<Sender<NodeReport>>,
     wake_fd: Arc<WakeFd>,
 }
 
@@ -123,7 +123,7 @@ impl Reporter {
     }
 
     /// Says it, now or after the next connection. A handful of reports per neighbour and epoch.
-    pub fn send(&self, report: Report) {
+    pub fn send(&self, report: NodeReport) {
         if let Some(sender) = &self.sender {
             sender.send(report).ok();
             self.wake_fd.notify();
@@ -133,7 +133,7 @@ impl Reporter {
 
 /// What the thread needs to know.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct StreamSetup {
     /// The operator's service.
     pub service: String,
     /// Who this node is.
@@ -157,7 +157,7 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// Starts to dial.
-    pub fn start(setup: Setup, metrics: Metrics) -> io::Result<Self> {
+    pub fn start(setup: StreamSetup, metrics: Metrics) -> io::Result<Self> {
         let (sender, reports) = channel();
         let (order, orders) = channel();
         let wake_fd = Arc::new(WakeFd::new()?);
@@ -187,8 +187,8 @@ impl Rendezvous {
 
     /// Says goodbye and waits until it was said, but not long.
     pub fn leave(self) {
-        self.reporter.send(Report::Leaving);
-        let until = Instant::now() + GOODBYE;
+        self.reporter.send(NodeReport::Leaving);
+        let until = Instant::now() + LEAVE_LIMIT;
         // The thread's end of the channel goes with the thread.
         while self
             .orders
@@ -215,7 +215,7 @@ mod tests {
             attempt: 1,
             party: Party::Sidecar { rank: 0 },
         };
-        let setup = Setup {
+        let setup = StreamSetup {
             service: address.to_string(),
             credentials: Credentials {
                 identity,
@@ -230,6 +230,6 @@ mod tests {
         let _waits_for_the_challenge = silent.accept().unwrap();
         let start = Instant::now();
         rendezvous.leave();
-        assert!(start.elapsed() < GOODBYE * 10, "{:?}", start.elapsed());
+        assert!(start.elapsed() < LEAVE_LIMIT * 10, "{:?}", start.elapsed());
     }
 }

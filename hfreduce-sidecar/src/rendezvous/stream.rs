@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use collective::membership::encoding::{
     self as rendezvous, Decoder, Features, ToOperator, ToSidecar,
 };
-use collective::membership::{Progress, Reason as SuspectReason};
+use collective::membership::{Progress, SuspicionReason as SuspectReason};
 use contract::run_dir;
 use link::handshake::Party;
 use link::wake_fd::WakeFd;
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
 
-use super::{Order, Report, Setup, Standstill};
+use super::{NodeReport, Order, StoppedNode, StreamSetup};
 use crate::introduce;
 use crate::metrics::Metrics;
 
@@ -63,9 +63,9 @@ pub(super) enum End {
 }
 
 pub(super) struct Stream {
-    pub(super) setup: Setup,
+    pub(super) setup: StreamSetup,
     pub(super) metrics: Metrics,
-    pub(super) reports: Receiver<Report>,
+    pub(super) reports: Receiver<NodeReport>,
     pub(super) wake_fd: Arc<WakeFd>,
     pub(super) orders: Sender<Order>,
     /// The epoch this node has joined, said again on every connection.
@@ -73,7 +73,7 @@ pub(super) struct Stream {
     /// Suspects that were not heard again, said again on every connection.
     pub(super) suspects: BTreeMap<u32, (SuspectReason, String)>,
     /// Until the node has joined the next epoch; said again on every connection.
-    pub(super) stopped: Option<Standstill>,
+    pub(super) stopped: Option<StoppedNode>,
     /// Said again on every connection.
     pub(super) rank_lost: bool,
     pub(super) leaving: bool,
@@ -143,13 +143,13 @@ impl Stream {
         let mut messages = Vec::new();
         while let Ok(report) = self.reports.try_recv() {
             match report {
-                Report::Joined { epoch } => {
+                NodeReport::Joined { epoch } => {
                     self.joined = Some(epoch);
                     self.stopped = None;
                     self.suspects.clear();
                     messages.push(ToOperator::Joined { epoch });
                 }
-                Report::Suspect {
+                NodeReport::Suspect {
                     node,
                     reason,
                     detail,
@@ -158,24 +158,24 @@ impl Stream {
                     messages.push(self.suspicion(node, reason, &detail));
                     self.suspects.insert(node, (reason, detail));
                 }
-                Report::Recovered { node } => {
+                NodeReport::Recovered { node } => {
                     self.suspects.remove(&node);
                     messages.push(ToOperator::Recovered {
                         epoch: self.joined.unwrap_or(0),
                         rank: node,
                     });
                 }
-                Report::Stopped(stopped) => {
+                NodeReport::Stopped(stopped) => {
                     messages.push(standstill(&stopped));
                     self.stopped = Some(stopped);
                 }
-                Report::RankLost => {
+                NodeReport::RankLost => {
                     self.rank_lost = true;
                     messages.push(ToOperator::RankLost);
                 }
-                Report::Leaving => {
+                NodeReport::Leaving => {
                     self.leaving = true;
-                    messages.push(ToOperator::Bye);
+                    messages.push(ToOperator::Leaving);
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Stream {
             }
             if read(&mut stream, &mut decoder)? {
                 while let Some(message) = decoder.next()? {
-                    self.obey(message)?;
+                    self.on_message(message)?;
                 }
             }
         }
@@ -288,7 +288,7 @@ impl Stream {
         })
     }
 
-    fn obey(&self, message: ToSidecar) -> Result<(), End> {
+    fn on_message(&self, message: ToSidecar) -> Result<(), End> {
         let order = match message {
             ToSidecar::Redirect { address } => return Err(End::Redirect(address)),
             ToSidecar::Retry { reason } => return Err(End::Retry(reason)),
@@ -322,8 +322,8 @@ impl Stream {
     }
 }
 
-fn standstill(stopped: &Standstill) -> ToOperator {
-    let Standstill {
+fn standstill(stopped: &StoppedNode) -> ToOperator {
+    let StoppedNode {
         epoch,
         report,
         reach,

@@ -4,19 +4,19 @@ use std::time::Instant;
 
 use collective::machine::{GroupId, OpId};
 use collective::session::Called;
-use hfreduce_client::attach::ToClient;
+use hfreduce_client::attach::SidecarAnswer;
 use hfreduce_client::client::NO_SEGMENT;
-use hfreduce_client::entry::{Completion, FailureKind, Outcome, Submission};
+use hfreduce_client::entry::{CallOutcome, Completion, FailureKind, Submission};
 use link::ring::{self, PushError};
 
 use super::input::Brought;
 use super::{Error, Ranks, Session};
-use crate::memory::Input;
+use crate::memory::InputMemory;
 use crate::pool::ResultBlock;
 
 /// What is kept of a call until it is over.
 #[derive(Debug)]
-pub struct Kept {
+pub struct PendingCall {
     /// The process's number for it.
     pub ticket: u64,
     /// The call.
@@ -27,11 +27,11 @@ pub struct Kept {
     pub own_bytes: u64,
     /// Where the contribution lies until the call is taken up, or what is wrong with it; none if the operation reads
     /// none here.
-    pub input: Result<Option<Input>, String>,
+    pub input: Result<Option<InputMemory>, String>,
 }
 
 /// Operations of which a process may hold the result, or that there is none: far more than its memory allows results.
-pub(super) const MAX_HELD: usize = 1 << 18;
+pub(super) const MAX_UNRETURNED: usize = 1 << 18;
 
 /// What the ring brought.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Session {
             return Ok(None);
         };
         self.may_lend = false; // It lends first, and waits for the answers.
-        if !self.has_told_all() {
+        if !self.is_restored() {
             return Err(Error::Tells);
         }
         match Submission::decode(&words)? {
@@ -91,7 +91,7 @@ impl Session {
                     splits,
                     ready: place.map_or(0, |input| input.bytes as u64),
                     refused: None,
-                    kept: Kept {
+                    kept: PendingCall {
                         ticket,
                         call,
                         since: Instant::now(),
@@ -124,10 +124,10 @@ impl Session {
         &mut self,
         (group, op): (GroupId, OpId),
         epoch: u32,
-        called: &Kept,
+        called: &PendingCall,
         result: Option<(&ResultBlock, u64)>,
     ) -> Result<(), Error> {
-        if self.held.len() >= MAX_HELD {
+        if self.held.len() >= MAX_UNRETURNED {
             return Err(Error::HoldsTooMany);
         }
         // Held first, so that a process that is lost half-way lets go of it too.
@@ -136,20 +136,20 @@ impl Session {
         }
         let epoch = epoch.into();
         let outcome = match result {
-            None => Outcome::Done {
+            None => CallOutcome::Done {
                 segment: NO_SEGMENT,
                 bytes: 0,
                 epoch,
             },
             Some((result, bytes)) => {
                 if self.known_results.insert(result.number) {
-                    let message = ToClient::Result {
+                    let message = SidecarAnswer::Result {
                         segment: result.number,
                         bytes: result.block.len() as u64,
                     };
                     self.say(&message, &[result.block.fd()])?;
                 }
-                Outcome::Done {
+                CallOutcome::Done {
                     segment: result.number,
                     bytes,
                     epoch,
@@ -161,10 +161,10 @@ impl Session {
 
     /// Tells the process that an operation has failed.
     pub fn fail(&mut self, ticket: u64, kind: FailureKind, text: String) -> Result<(), Error> {
-        self.complete(ticket, Outcome::Failed { kind, text })
+        self.complete(ticket, CallOutcome::Failed { kind, text })
     }
 
-    pub(super) fn complete(&mut self, ticket: u64, outcome: Outcome) -> Result<(), Error> {
+    pub(super) fn complete(&mut self, ticket: u64, outcome: CallOutcome) -> Result<(), Error> {
         self.unanswered = self.unanswered.saturating_sub(1);
         match self.outcomes.push(&Completion { ticket, outcome }.encode()) {
             Ok(true) => self.wake_fd.notify(),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use collective::machine::Splits;
 use collective::session::Lane;
-use hfreduce_client::entry::Place;
+use hfreduce_client::entry::SegmentRange;
 use hfreduce_client::{OpKind, parts};
 
-use super::{Kept, Session};
-use crate::memory::Input;
+use super::{PendingCall, Session};
+use crate::memory::InputMemory;
 
 /// Inputs begin at a cache line.
 const ALIGNMENT: u64 = 64;
@@ -17,7 +17,7 @@ const ALIGNMENT: u64 = 64;
 /// What a call comes with.
 pub(super) struct Brought {
     /// Where the contribution lies, or what is wrong with it; none if the operation reads none here.
-    pub(super) input: Result<Option<Input>, String>,
+    pub(super) input: Result<Option<InputMemory>, String>,
     /// How an all-to-all is divided.
     pub(super) splits: Option<Splits>,
     /// Bytes that the process gets for itself alone.
@@ -27,9 +27,9 @@ pub(super) struct Brought {
 impl Session {
     pub(super) fn input(
         &self,
-        lane: Option<&Lane<Kept>>,
+        lane: Option<&Lane<PendingCall>>,
         call: &hfreduce_client::Call,
-        place: Place,
+        place: SegmentRange,
     ) -> Brought {
         let plain = |input, own_bytes| Brought {
             input,
@@ -64,11 +64,11 @@ impl Session {
     pub(super) fn place(
         &self,
         what: &impl Display,
-        place: Place,
+        place: SegmentRange,
         bytes: Option<usize>,
-    ) -> Result<Input, String> {
+    ) -> Result<InputMemory, String> {
         let wrong = || {
-            let Place { segment, offset } = place;
+            let SegmentRange { segment, offset } = place;
             format!("{what} reads past the end of input segment {segment} at {offset}")
         };
         let block = self.inputs.get(&place.segment).ok_or_else(|| {
@@ -89,7 +89,7 @@ impl Session {
         if end > block.len() {
             return Err(wrong());
         }
-        Ok(Input {
+        Ok(InputMemory {
             block: Arc::clone(block),
             offset,
             bytes,
@@ -101,9 +101,9 @@ impl Session {
 /// afterwards, so they are read once.
 fn divide(
     call: &hfreduce_client::Call,
-    lists: Option<Input>,
+    lists: Option<InputMemory>,
     size: u32,
-) -> Result<(Input, Splits, u64), String> {
+) -> Result<(InputMemory, Splits, u64), String> {
     let wrong = || format!("{call} is divided into more than its input, or more than there can be");
     let lists = lists.ok_or_else(wrong)?;
     let end = lists.offset + lists.bytes;
@@ -123,7 +123,7 @@ fn divide(
     if out > room || lists.bytes != parts::bytes(size) {
         return Err(wrong());
     }
-    let input = Input {
+    let input = InputMemory {
         block: Arc::clone(&lists.block),
         offset: end,
         bytes: out,

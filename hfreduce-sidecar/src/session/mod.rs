@@ -4,19 +4,21 @@
 
 mod calls;
 mod input;
-mod lent;
+mod inputs;
 mod opening;
+mod restoring;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use collective::machine::{GroupId, OpId};
-use hfreduce_client::attach::{self, Channel, Members, Standing, ToClient, ToSidecar};
-use hfreduce_client::entry::Malformed;
+use hfreduce_client::attach::{
+    self, AttachChannel, ClientMessage, Members, SidecarAnswer, Standing,
+};
+use hfreduce_client::entry::MalformedEntry;
 use link::block::Block;
 use link::ring::{
     self, COMPLETION_WORDS, Consumer, Corrupt, Producer, SUBMISSION_WORDS, WaitOn, WaitSlot,
@@ -26,11 +28,11 @@ use link::segment;
 use link::wake_fd::WakeFd;
 
 use crate::background::Background;
-pub use calls::{Kept, Taken};
-pub use lent::Room;
+pub use calls::{PendingCall, Taken};
+pub use inputs::Room;
 
-use lent::Request;
-use told::Telling;
+use inputs::Request;
+use restoring::Restoring;
 
 /// Messages of one process answered at a time; the others get their turn before the rest.
 const MESSAGE_BUDGET: usize = 16;
@@ -39,7 +41,7 @@ const MESSAGE_BUDGET: usize = 16;
 const PATIENCE_SECONDS: u32 = 60;
 
 /// What all processes of the node have called.
-pub type Ranks = collective::session::Sessions<Kept>;
+pub type Ranks = collective::session::Sessions<PendingCall>;
 
 /// Why a process is let go.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +54,7 @@ pub enum Error {
     Corrupt(#[from] Corrupt),
     /// It wrote what is no entry.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedEntry),
     /// There is no memory for its rings.
     #[error(transparent)]
     Segment(#[from] segment::Error),
@@ -84,7 +86,7 @@ pub enum Error {
     /// It asks for segments faster than they can be made.
     #[error(
         "it has asked for {} segments, and goes on before it is answered",
-        lent::REQUEST_LIMIT
+        inputs::REQUEST_LIMIT
     )]
     AsksTooMuch,
     /// It attaches again over the same socket.
@@ -100,7 +102,7 @@ pub enum Begin {
     /// It was attached to a sidecar before this one.
     Again {
         /// It was told the ends of all operations before this.
-        told: OpId,
+        delivered: OpId,
         /// How many other groups it has opened.
         groups: u32,
     },
@@ -111,14 +113,16 @@ impl Begin {
     pub fn delivered(self) -> Option<OpId> {
         match self {
             Self::Afresh => None,
-            Self::Again { told, .. } => Some(told),
+            Self::Again {
+                delivered: told, ..
+            } => Some(told),
         }
     }
 }
 
 /// What the socket brought.
 #[derive(Debug)]
-pub enum Heard {
+pub enum SessionEvent {
     /// Nothing that concerns others.
     Nothing,
     /// The process leaves in good order.
@@ -128,7 +132,7 @@ pub enum Heard {
 /// An attached process.
 #[derive(Debug)]
 pub struct Session {
-    channel: Channel,
+    channel: AttachChannel,
     standing: Standing,
     calls: Consumer<SUBMISSION_WORDS>,
     outcomes: Producer<COMPLETION_WORDS>,
@@ -137,7 +141,7 @@ pub struct Session {
     inputs: BTreeMap<u32, Arc<Block>>,
     /// Whether it may lend what an earlier sidecar has made for it.
     may_lend: bool,
-    telling: Telling,
+    restoring: Restoring,
     next_segment: u32,
     room: Room,
     /// What it has asked for, in the order of the answers.
@@ -153,7 +157,7 @@ impl Session {
     /// Welcomes a process, which may be lent as much as there is `room` for. `lasts`: another sidecar would go on with what
     /// it has called.
     pub fn welcome(
-        channel: Channel,
+        channel: AttachChannel,
         standing: Standing,
         room: Room,
         begin: Begin,
@@ -162,13 +166,13 @@ impl Session {
         let control = Arc::new(ring::control()?);
         let (calls, outcomes) = ring::server_ends(&control);
         let (wake_fd, clients_end) = WakeFd::pair().map_err(Error::WakeFd)?;
-        let welcome = ToClient::Welcome {
+        let attachment = SidecarAnswer::Welcome {
             control_bytes: control.len() as u64,
             standing,
             patience_seconds: if lasts { PATIENCE_SECONDS } else { 0 },
         };
         let fds = [control.fd(), clients_end.as_fd()];
-        channel.send(&welcome, &fds)?;
+        channel.send(&attachment, &fds)?;
         Ok(Self {
             channel,
             standing,
@@ -177,7 +181,7 @@ impl Session {
             wake_fd,
             inputs: BTreeMap::new(),
             may_lend: begin != Begin::Afresh,
-            telling: Telling::of(begin),
+            restoring: Restoring::of(begin),
             next_segment: 0,
             room,
             requests: VecDeque::new(),
@@ -188,7 +192,7 @@ impl Session {
     }
 
     /// The socket, for polling.
-    pub fn channel(&self) -> &Channel {
+    pub fn channel(&self) -> &AttachChannel {
         &self.channel
     }
 
@@ -198,39 +202,43 @@ impl Session {
     }
 
     /// Answers what came over the socket, or as much of it as one process may ask at a time.
-    pub fn hear(&mut self, ranks: &mut Ranks, background: &mut Background) -> Result<Heard, Error> {
+    pub fn read_socket(
+        &mut self,
+        ranks: &mut Ranks,
+        background: &mut Background,
+    ) -> Result<SessionEvent, Error> {
         for _ in 0..MESSAGE_BUDGET {
             // From anybody else descriptors are not taken: the kernel closes them.
             let received = if self.may_lend {
-                self.channel.receive_with_fds::<ToSidecar>()?
+                self.channel.receive_with_fds::<ClientMessage>()?
             } else {
-                let received = self.channel.receive::<ToSidecar>()?;
+                let received = self.channel.receive::<ClientMessage>()?;
                 received.map(|message| (message, Vec::new()))
             };
             let Some((message, fds)) = received else {
                 break;
             };
             match message {
-                ToSidecar::Attach { .. } => return Err(Error::Twice),
-                ToSidecar::Detach => return Ok(Heard::Detached),
-                ToSidecar::Ranks { .. } | ToSidecar::Group(_) if self.has_told_all() => {
+                ClientMessage::Attach { .. } => return Err(Error::Twice),
+                ClientMessage::Detach => return Ok(SessionEvent::Detached),
+                ClientMessage::Ranks { .. } | ClientMessage::Group(_) if self.is_restored() => {
                     return Err(Error::Tells);
                 }
-                ToSidecar::Ranks { ranks: listed } => {
+                ClientMessage::Ranks { ranks: listed } => {
                     let noted = self.note_ranks(&listed);
-                    self.answer(ToClient::Noted, noted)?;
+                    self.answer(SidecarAnswer::Noted, noted)?;
                 }
-                ToSidecar::Group(said) => {
+                ClientMessage::Group(said) => {
                     let noted = self.note_group(ranks, &said);
-                    self.answer(ToClient::Noted, noted)?;
+                    self.answer(SidecarAnswer::Noted, noted)?;
                 }
-                ToSidecar::Lend { .. } if !self.may_lend => return Err(Error::Lends),
-                ToSidecar::Lend { segment, bytes } => {
+                ClientMessage::Lend { .. } if !self.may_lend => return Err(Error::Lends),
+                ClientMessage::Lend { segment, bytes } => {
                     self.take_back(segment, bytes, fds, background)?;
                 }
-                ToSidecar::Allocate { bytes } => self.lend(bytes, background)?,
+                ClientMessage::Allocate { bytes } => self.send_segment(bytes, background)?,
                 // An operation in flight keeps its segment alive by itself.
-                ToSidecar::Free { segment } => {
+                ClientMessage::Free { segment } => {
                     if let Some(freed) = self.inputs.remove(&segment) {
                         freed.release_at_end();
                         background.drop_there(freed);
@@ -238,7 +246,7 @@ impl Session {
                 }
             }
         }
-        Ok(Heard::Nothing)
+        Ok(SessionEvent::Nothing)
     }
 
     /// The memory that it was lent. An operation in flight keeps its own by itself.
@@ -248,19 +256,19 @@ impl Session {
 
     /// Tells the members of an epoch.
     pub fn tell_members(&self, members: Members) -> Result<(), Error> {
-        self.say(&ToClient::Members(members), &[])
+        self.say(&SidecarAnswer::Members(members), &[])
     }
 
-    fn answer(&self, done: ToClient, outcome: Result<(), String>) -> Result<(), Error> {
+    fn answer(&self, done: SidecarAnswer, outcome: Result<(), String>) -> Result<(), Error> {
         match outcome {
             Ok(()) => self.say(&done, &[]),
-            Err(reason) => self.say(&ToClient::Refused { reason }, &[]),
+            Err(reason) => self.say(&SidecarAnswer::Refused { reason }, &[]),
         }
     }
 
     /// Sends a message. That the process is gone is no error here: whether it left or was lost stands in what it has
     /// sent, which is read to its end.
-    fn say(&self, message: &ToClient, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    fn say(&self, message: &SidecarAnswer, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         match self.channel.send(message, fds) {
             Ok(()) | Err(attach::Error::Closed) => Ok(()),
             Err(error) => Err(error.into()),
@@ -270,7 +278,7 @@ impl Session {
     /// A segment of results is gone.
     pub fn forget(&mut self, number: u32) -> Result<(), Error> {
         if self.known_results.remove(&number) {
-            self.say(&ToClient::Gone { segment: number }, &[])?;
+            self.say(&SidecarAnswer::Gone { segment: number }, &[])?;
         }
         Ok(())
     }

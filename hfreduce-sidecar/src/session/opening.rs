@@ -2,7 +2,7 @@
 
 use collective::machine::GroupId;
 use hfreduce_client::client::NO_SEGMENT;
-use hfreduce_client::entry::{FailureKind, Outcome, Place};
+use hfreduce_client::entry::{CallOutcome, FailureKind, SegmentRange};
 
 use super::{Error, Ranks, Session, Taken};
 
@@ -14,7 +14,7 @@ impl Session {
         ticket: u64,
         (group, count): (GroupId, u32),
         how: (bool, i8),
-        place: Place,
+        place: SegmentRange,
     ) -> Result<Option<Taken>, Error> {
         let rank = self.rank();
         let refused = if ranks.lane(group, rank).is_some() {
@@ -55,7 +55,7 @@ impl Session {
     pub fn opened(&mut self, ticket: u64, over: &[GroupId], epoch: u32) -> Result<(), Error> {
         self.held.insert(ticket, None);
         self.say_what_is_over(over)?;
-        let outcome = Outcome::Done {
+        let outcome = CallOutcome::Done {
             segment: NO_SEGMENT,
             bytes: 0,
             epoch: epoch.into(),

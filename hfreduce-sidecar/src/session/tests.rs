@@ -23,11 +23,11 @@ const STANDING: Standing = Standing {
 };
 
 /// A session, and the other end of its socket.
-fn session() -> (Session, Channel) {
+fn session() -> (Session, AttachChannel) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = Listener::bind(&path).unwrap();
-    let process = Channel::connect(&path).unwrap();
+    let process = AttachChannel::connect(&path).unwrap();
     let channel = listener.accept().unwrap().unwrap();
     let room = Room {
         limit_bytes: 1 << 20,
@@ -42,8 +42,8 @@ fn background() -> Background {
     Background::new("test", Stop::new().unwrap(), Before::default())
 }
 
-fn barrier(ticket: u64) -> Kept {
-    Kept {
+fn barrier(ticket: u64) -> PendingCall {
+    PendingCall {
         ticket,
         call: hfreduce_client::Call::barrier(),
         since: Instant::now(),
@@ -60,18 +60,21 @@ fn ranks() -> Ranks {
 #[test]
 fn a_process_that_gives_nothing_back_is_let_go_before_it_costs_much() {
     let (mut session, process) = session();
-    let welcome = process.receive_with_fds::<ToClient>().unwrap().unwrap();
-    let (ToClient::Welcome { control_bytes, .. }, mut fds) = welcome else {
-        panic!("{welcome:?}");
+    let attachment = process
+        .receive_with_fds::<SidecarAnswer>()
+        .unwrap()
+        .unwrap();
+    let (SidecarAnswer::Welcome { control_bytes, .. }, mut fds) = attachment else {
+        panic!("{attachment:?}");
     };
     let control = Segment::open(fds.remove(0), control_bytes as usize).unwrap();
     let (_, mut outcomes) = link::ring::client_ends(&Arc::new(control)).unwrap();
-    for ticket in 0..calls::MAX_HELD as u64 {
+    for ticket in 0..calls::MAX_UNRETURNED as u64 {
         let told = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
         told.unwrap();
         assert!(outcomes.pop().unwrap().is_some());
     }
-    let ticket = calls::MAX_HELD as u64;
+    let ticket = calls::MAX_UNRETURNED as u64;
     let refused = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
     assert!(matches!(refused, Err(Error::HoldsTooMany)), "{refused:?}");
 }
@@ -79,12 +82,12 @@ fn a_process_that_gives_nothing_back_is_let_go_before_it_costs_much() {
 #[test]
 fn a_process_that_left_while_it_was_told_something_has_left() {
     let (mut session, process) = session();
-    process.send(&ToSidecar::Detach, &[]).unwrap();
+    process.send(&ClientMessage::Detach, &[]).unwrap();
     drop(process);
     session.tell_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
-        session.hear(&mut ranks(), &mut background()),
-        Ok(Heard::Detached)
+        session.read_socket(&mut ranks(), &mut background()),
+        Ok(SessionEvent::Detached)
     ));
 }
 
@@ -94,17 +97,20 @@ fn a_process_that_ended_while_it_was_told_something_is_lost() {
     drop(process);
     session.tell_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
-        session.hear(&mut ranks(), &mut background()),
+        session.read_socket(&mut ranks(), &mut background()),
         Err(Error::Socket(attach::Error::Closed))
     ));
 }
 
 /// The next answer, and what came with it.
-fn answer(session: &mut Session, process: &Channel) -> (ToClient, Vec<std::os::fd::OwnedFd>) {
+fn answer(
+    session: &mut Session,
+    process: &AttachChannel,
+) -> (SidecarAnswer, Vec<std::os::fd::OwnedFd>) {
     let start = Instant::now();
     loop {
         session.answer_requests().unwrap();
-        if let Some(answer) = process.receive_with_fds::<ToClient>().unwrap() {
+        if let Some(answer) = process.receive_with_fds::<SidecarAnswer>().unwrap() {
             return answer;
         }
         assert!(start.elapsed().as_secs() < 60, "waited too long");
@@ -124,22 +130,24 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
     answer(&mut session, &process); // The welcome.
     // The second one does not fit beside the first, which is not made yet.
     for bytes in [1 << 19, 1 << 20, 1 << 18] {
-        process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
+        process
+            .send(&ClientMessage::Allocate { bytes }, &[])
+            .unwrap();
     }
     assert!(matches!(
-        session.hear(&mut ranks(), &mut background),
-        Ok(Heard::Nothing)
+        session.read_socket(&mut ranks(), &mut background),
+        Ok(SessionEvent::Nothing)
     ));
-    assert!(process.receive::<ToClient>().unwrap().is_none());
+    assert!(process.receive::<SidecarAnswer>().unwrap().is_none());
     drop(allow);
     let mut answers = || answer(&mut session, &process).0;
-    assert!(matches!(answers(), ToClient::Input { segment: 0, .. }));
+    assert!(matches!(answers(), SidecarAnswer::Input { segment: 0, .. }));
     let refused = answers();
     assert!(
-        matches!(&refused, ToClient::Refused { reason } if reason.contains("524288 of the 1048576")),
+        matches!(&refused, SidecarAnswer::Refused { reason } if reason.contains("524288 of the 1048576")),
         "{refused:?}"
     );
-    assert!(matches!(answers(), ToClient::Input { segment: 1, .. }));
+    assert!(matches!(answers(), SidecarAnswer::Input { segment: 1, .. }));
 
     let (_allow, allowed) = std::sync::mpsc::channel::<()>();
     let allowed = std::sync::Mutex::new(allowed);
@@ -149,12 +157,17 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
     let mut background = Background::new("test", Stop::new().unwrap(), held);
     let asked = (0..).find_map(|asked| {
         let bytes = if asked == 0 { 1 } else { u64::MAX };
-        process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
-        Some((asked, session.hear(&mut ranks(), &mut background).err()?))
+        process
+            .send(&ClientMessage::Allocate { bytes }, &[])
+            .unwrap();
+        Some((
+            asked,
+            session.read_socket(&mut ranks(), &mut background).err()?,
+        ))
     });
     let (asked, error) = asked.unwrap();
     assert!(matches!(error, Error::AsksTooMuch), "{error}");
-    assert_eq!(asked, lent::REQUEST_LIMIT);
+    assert_eq!(asked, inputs::REQUEST_LIMIT);
 }
 
 #[test]
@@ -165,17 +178,19 @@ fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
     let bytes = 1 << 18;
     let mut kept = Vec::new();
     for _ in 0..3 {
-        process.send(&ToSidecar::Allocate { bytes }, &[]).unwrap();
-        session.hear(&mut ranks(), &mut background).unwrap();
+        process
+            .send(&ClientMessage::Allocate { bytes }, &[])
+            .unwrap();
+        session.read_socket(&mut ranks(), &mut background).unwrap();
         let (lent, mut fds) = answer(&mut session, &process);
-        let ToClient::Input { segment, .. } = lent else {
+        let SidecarAnswer::Input { segment, .. } = lent else {
             panic!("{lent:?}");
         };
         let fd = fds.remove(0);
         let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;
         assert!(blocks() >= bytes, "its pages are there from the start");
-        process.send(&ToSidecar::Free { segment }, &[]).unwrap();
-        session.hear(&mut ranks(), &mut background).unwrap();
+        process.send(&ClientMessage::Free { segment }, &[]).unwrap();
+        session.read_socket(&mut ranks(), &mut background).unwrap();
         let start = Instant::now();
         while blocks() > 0 {
             assert!(start.elapsed().as_secs() < 60, "{} bytes stay", blocks());
@@ -183,5 +198,5 @@ fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
         }
         kept.push(fd);
     }
-    assert_eq!(session.lent_bytes(), 0);
+    assert_eq!(session.input_bytes(), 0);
 }

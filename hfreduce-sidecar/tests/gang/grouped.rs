@@ -1,6 +1,6 @@
 //! Ranks that open groups, reduce in them and close them.
 
-use hfreduce_client::client::{Client, Group, Ticket};
+use hfreduce_client::client::{CallTicket, Client, Group};
 use hfreduce_client::{Call, DType, ReduceOp};
 
 use super::{PATIENCE, f32s, filled, to_f32s};
@@ -12,7 +12,7 @@ pub(crate) fn sum_in(client: &Client, group: Group, elements: usize) -> Vec<f32>
 }
 
 /// The same, which is not waited for.
-pub(crate) fn call_sum_in(client: &Client, group: Group, elements: usize) -> Ticket {
+pub(crate) fn call_sum_in(client: &Client, group: Group, elements: usize) -> CallTicket {
     let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);
     let rank = client.standing().rank as f32;
     let input = filled(client, &f32s(&vec![rank; elements]));

@@ -9,7 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use collective::membership::encoding::encode;
-use collective::membership::{Connection, Effect, Event, Membership, Policy, View};
+use collective::membership::{
+    Connection, GangView, Membership, MembershipEffect, MembershipEvent, RecoveryPolicy,
+};
 use topology::OnPeerLoss;
 
 use super::pods::Streams;
@@ -18,7 +20,7 @@ use super::pods::Streams;
 pub(crate) struct Leader {
     pub(crate) address: SocketAddr,
     /// What it knows.
-    pub(crate) view: Arc<Mutex<Option<View>>>,
+    pub(crate) view: Arc<Mutex<Option<GangView>>>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,10 +58,10 @@ fn lead(
     nodes: usize,
     peer_loss: Duration,
     over: &AtomicBool,
-    view: &Mutex<Option<View>>,
+    view: &Mutex<Option<GangView>>,
 ) {
     let start = Instant::now();
-    let policy = Policy {
+    let policy = RecoveryPolicy {
         on_peer_loss: OnPeerLoss::Shrink,
         peer_loss,
         least: 1,
@@ -81,10 +83,10 @@ fn lead(
                 Some(message) => {
                     collective::membership::encoding::event(connection, caller.rank, message)
                 }
-                None => Event::Disconnected { connection },
+                None => MembershipEvent::Disconnected { connection },
             });
         }
-        events.push(Event::Tick);
+        events.push(MembershipEvent::Tick);
         while !events.is_empty() {
             let mut effects = Vec::new();
             for event in events.drain(..) {
@@ -92,7 +94,7 @@ fn lead(
             }
             for effect in effects {
                 match effect {
-                    Effect::Send {
+                    MembershipEffect::Send {
                         connection,
                         message,
                     } => {
@@ -103,10 +105,12 @@ fn lead(
                             outbox.write_all(&bytes).ok();
                         }
                     }
-                    Effect::Commit { commit, .. } => events.push(Event::Committed {
-                        epoch: commit.epoch,
-                    }),
-                    Effect::Changed => *view.lock().unwrap() = Some(membership.view()),
+                    MembershipEffect::Commit { commit, .. } => {
+                        events.push(MembershipEvent::Committed {
+                            epoch: commit.epoch,
+                        });
+                    }
+                    MembershipEffect::Changed => *view.lock().unwrap() = Some(membership.view()),
                 }
             }
         }

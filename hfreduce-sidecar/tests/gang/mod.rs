@@ -18,12 +18,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use collective::membership::encoding::Peer;
-use hfreduce_client::client::{Buffer, Client, Error, Output};
+use hfreduce_client::client::{Client, Error, InputBuffer, Output};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, ReduceOp};
-use hfreduce_sidecar::member::{Member, Options, Place, Source};
+use hfreduce_sidecar::member::{Member, MemberLocation, MemberOptions, RosterSource};
 use hfreduce_sidecar::metrics::Metrics;
-use hfreduce_sidecar::node::{self, Node};
+use hfreduce_sidecar::node::{self, SidecarNode};
 use hfreduce_sidecar::stop::Stop;
 use link::handshake::{JobId, Key};
 use topology::OnPeerLoss;
@@ -65,7 +65,7 @@ pub(crate) fn member(rank: u32, nodes: usize, procs: u32) -> Member {
         rank,
         procs_per_node: procs,
         nodes: (0..nodes)
-            .map(|node| Place {
+            .map(|node| MemberLocation {
                 name: format!("worker-{node}"),
                 zone: if 2 * node < nodes { "a" } else { "b" }.to_owned(),
             })
@@ -81,7 +81,11 @@ impl Gang {
         Self::with(nodes, procs, |options| options)
     }
 
-    pub(crate) fn with(nodes: usize, procs: u32, options: impl Fn(Options) -> Options) -> Self {
+    pub(crate) fn with(
+        nodes: usize,
+        procs: u32,
+        options: impl Fn(MemberOptions) -> MemberOptions,
+    ) -> Self {
         Self::over(nodes, procs, |own, _| options(own), |_| {})
     }
 
@@ -89,7 +93,7 @@ impl Gang {
     pub(crate) fn over(
         nodes: usize,
         procs: u32,
-        options: impl Fn(Options, u32) -> Options,
+        options: impl Fn(MemberOptions, u32) -> MemberOptions,
         mut changes: impl FnMut(&mut [Peer]),
     ) -> Self {
         let listeners: Vec<TcpListener> = (0..nodes)
@@ -109,16 +113,16 @@ impl Gang {
                 let address = listener.local_addr().unwrap();
                 let stop = Stop::new().unwrap();
                 let registry = daemon::Registry::new("test").unwrap();
-                let node = Node::new(
+                let node = SidecarNode::new(
                     member(rank, nodes, procs),
-                    options(Options::new(dir.path().to_owned()), rank),
+                    options(MemberOptions::new(dir.path().to_owned()), rank),
                     listener,
                     &daemon::Readiness::default(),
                     Metrics::new(&registry).unwrap(),
                     stop.clone(),
                 )
                 .unwrap();
-                let source = Source::List(peers.clone());
+                let source = RosterSource::List(peers.clone());
                 let thread = Some(thread::spawn(move || node.serve(source)));
                 Running {
                     dir,
@@ -209,7 +213,7 @@ pub(crate) fn counter(metrics: &str, series: &str) -> u64 {
     value.unwrap_or(0)
 }
 
-pub(crate) fn filled(client: &Client, bytes: &[u8]) -> Buffer {
+pub(crate) fn filled(client: &Client, bytes: &[u8]) -> InputBuffer {
     let mut buffer = client.buffer(bytes.len(), PATIENCE).unwrap();
     buffer.copy_from_slice(bytes);
     buffer

@@ -22,7 +22,7 @@ use link::handshake::{self, Identity, JobId, Key, Party, Responder};
 use rustix::process::Signal;
 use topology::OnPeerLoss;
 
-use super::processes::{METRICS_PORT, Seat, device, loopback, signal_to};
+use super::processes::{METRICS_PORT, RankSlot, device, loopback, signal_to};
 use super::{PATIENCE, f32s, run};
 
 pub(crate) const UID: &str = "2c1f2a6e-test";
@@ -122,7 +122,7 @@ pub(crate) struct Pods {
     pub(crate) dir: tempfile::TempDir,
     /// Where all are reached at ports of the kernel's choice; none where each has a port of its own.
     address: Option<IpAddr>,
-    seats: Vec<Seat>,
+    seats: Vec<RankSlot>,
     first_port: u16,
     transport: String,
     procs: u32,

@@ -21,7 +21,7 @@ pub(crate) const METRICS_PORT: u16 = 9402;
 
 /// Where a sidecar runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct RankSlot {
     pub(crate) address: Ipv4Addr,
     pub(crate) zone: &'static str,
     /// The network namespace to run in; the test's own where there is none.
@@ -29,23 +29,23 @@ pub(crate) struct Seat {
 }
 
 /// Seats at loopback addresses that no other process of this machine uses.
-pub(crate) fn loopback(nodes: u8) -> Vec<Seat> {
+pub(crate) fn loopback(nodes: u8) -> Vec<RankSlot> {
     // 127/8 is ours: an address by process, gang and rank is taken by nobody else.
     static GANGS: AtomicU8 = AtomicU8::new(0);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let first = GANGS.fetch_add(8, Ordering::Relaxed) + 1;
-    let seat = |rank| Seat {
+    let rank_slot = |rank| RankSlot {
         address: Ipv4Addr::new(127, high | 1, low, first + rank),
         zone: "",
         namespace: None,
     };
-    (0..nodes).map(seat).collect()
+    (0..nodes).map(rank_slot).collect()
 }
 
 /// The sidecars of a gang, which end with the value.
 pub(crate) struct Sidecars {
     dir: tempfile::TempDir,
-    seats: Vec<Seat>,
+    seats: Vec<RankSlot>,
     transport: &'static str,
     options: &'static [&'static str],
     children: Vec<Child>,
@@ -59,7 +59,7 @@ pub(crate) fn device(rank: usize) -> String {
 impl Sidecars {
     /// Starts one on each seat, for `procs` processes each, and waits until they joined. They share files, and are
     /// machines of their own all the same.
-    pub(crate) fn start(seats: Vec<Seat>, procs: u32) -> Self {
+    pub(crate) fn start(seats: Vec<RankSlot>, procs: u32) -> Self {
         Self::start_over("tcp", &[], seats, procs)
     }
 
@@ -67,7 +67,7 @@ impl Sidecars {
     pub(crate) fn start_over(
         transport: &'static str,
         options: &'static [&'static str],
-        seats: Vec<Seat>,
+        seats: Vec<RankSlot>,
         procs: u32,
     ) -> Self {
         let mut sidecars = Self {
@@ -107,8 +107,8 @@ impl Sidecars {
 
     fn spawn(&self, rank: usize) -> Child {
         fs::create_dir(self.run_dir(rank)).unwrap();
-        let seat = &self.seats[rank];
-        let mut command = match &seat.namespace {
+        let rank_slot = &self.seats[rank];
+        let mut command = match &rank_slot.namespace {
             // It becomes the sidecar, so the child's number is the sidecar's.
             Some(namespace) => {
                 let mut command = Command::new("nsenter");
@@ -123,7 +123,7 @@ impl Sidecars {
             .args(["--rdma-device", &device(rank)])
             .args(self.options)
             .args(["--rank", &rank.to_string(), "--metrics-listen"])
-            .arg(SocketAddr::from((seat.address, METRICS_PORT)).to_string())
+            .arg(SocketAddr::from((rank_slot.address, METRICS_PORT)).to_string())
             .arg("--roster")
             .arg(self.dir.path().join("roster"))
             .arg("--run-dir")

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use hfreduce_sidecar::meet::{Preference, Rdma};
-use hfreduce_sidecar::member::Options;
+use hfreduce_sidecar::member::MemberOptions;
+use hfreduce_sidecar::negotiate::{Preference, RdmaNegotiation};
 
 pub(crate) const REGISTER_REFUSED: u32 = 2;
 pub(crate) const STATUS: u32 = 4;
@@ -92,19 +92,19 @@ impl Fake {
         all.filter(|bytes| *bytes >= 16 << 20).max().unwrap_or(0)
     }
 
-    pub(crate) fn options(&self, options: Options) -> Options {
+    pub(crate) fn options(&self, options: MemberOptions) -> MemberOptions {
         verbs(options, &self.path)
     }
 }
 
 /// RDMA with this library, and chunks that fill several slots.
-pub(crate) fn verbs(options: Options, library: &Path) -> Options {
-    Options {
+pub(crate) fn verbs(options: MemberOptions, library: &Path) -> MemberOptions {
+    MemberOptions {
         transport: Preference::Verbs,
         chunk_bytes: 4096,
-        rdma: Rdma {
+        rdma: RdmaNegotiation {
             library: Some(library.to_owned()),
-            ..Rdma::default()
+            ..RdmaNegotiation::default()
         },
         ..options
     }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use hfreduce_client::client::{Client, Output, Ticket};
+use hfreduce_client::client::{CallTicket, Client, Output};
 use hfreduce_client::{Call, DType, ReduceOp};
 
 use super::leader::Leader;
@@ -35,13 +35,13 @@ impl Restarted {
         gang
     }
 
-    pub(crate) fn call_all(&self, elements: usize) -> Vec<Ticket> {
+    pub(crate) fn call_all(&self, elements: usize) -> Vec<CallTicket> {
         let call = |client| submit(client, elements);
         self.clients.iter().map(call).collect()
     }
 
     /// All ranks have taken part, and nobody was put out.
-    pub(crate) fn check(&self, tickets: Vec<Ticket>, elements: usize) {
+    pub(crate) fn check(&self, tickets: Vec<CallTicket>, elements: usize) {
         thread::scope(|scope| {
             for (client, ticket) in self.clients.iter().zip(tickets) {
                 scope.spawn(move || whole(&client.wait(ticket, PATIENCE).unwrap(), elements));
@@ -56,7 +56,7 @@ impl Restarted {
     }
 }
 
-pub(crate) fn submit(client: &Client, elements: usize) -> Ticket {
+pub(crate) fn submit(client: &Client, elements: usize) -> CallTicket {
     let rank = client.standing().rank as f32;
     let input = filled(client, &f32s(&vec![rank + 1.0; elements]));
     let call = Call::all_reduce(DType::F32, ReduceOp::Sum, elements as u64);

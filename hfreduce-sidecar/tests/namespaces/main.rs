@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use collective::DoubleTree;
 use collective::machine::Timing;
 use gang::limits::{self, KILLED, NAMED};
-use gang::processes::{Seat, Sidecars, get, suspects};
+use gang::processes::{RankSlot, Sidecars, get, suspects};
 use gang::{PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use hfreduce_client::client::{Client, Output};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_sidecar::introduce::Credentials;
 use hfreduce_sidecar::metrics::Metrics;
-use hfreduce_sidecar::rendezvous::{Rendezvous, Setup};
+use hfreduce_sidecar::rendezvous::{Rendezvous, StreamSetup};
 use link::handshake::{HELLO_BYTES, Identity, JobId, Key, PROOF_BYTES, Party, Responder};
 use network::{Network, address, missing, missing_throttle};
 use rustix::process::Signal;
@@ -97,12 +97,15 @@ struct Fabric {
 impl Fabric {
     fn start(procs: u32) -> Self {
         let network = Network::mesh(ZONES.len());
-        let seat = |(node, zone)| Seat {
+        let rank_slot = |(node, zone)| RankSlot {
             address: address(node),
             zone,
             namespace: Some(network.namespace(node)),
         };
-        let sidecars = Sidecars::start(ZONES.into_iter().enumerate().map(seat).collect(), procs);
+        let sidecars = Sidecars::start(
+            ZONES.into_iter().enumerate().map(rank_slot).collect(),
+            procs,
+        );
         Self { sidecars, network }
     }
 
@@ -203,7 +206,7 @@ fn an_operator_whose_node_is_gone_is_not_taken_for_one_that_listens() {
         party: Party::Sidecar { rank: 0 },
     };
     let key = Key::new([7; 32]);
-    let setup = Setup {
+    let setup = StreamSetup {
         service: service.to_string(),
         credentials: Credentials {
             identity: own,
@@ -294,8 +297,8 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
     const STOPPED: usize = 3;
     let fabric = Fabric::start(1);
     let clients = fabric.clients(1);
-    let neighbours = trees().neighbours(STOPPED);
-    assert!(!neighbours.is_empty());
+    let peers = trees().tree_peers(STOPPED);
+    assert!(!peers.is_empty());
     fabric.sidecars.signal(STOPPED, Signal::STOP);
     let stopped = Instant::now();
     thread::scope(|scope| {
@@ -304,7 +307,7 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
                 run(client, sum(1000), &f32s(&[1.0; 1000])).unwrap()
             })
         });
-        for neighbour in &neighbours {
+        for neighbour in &peers {
             wait_until(|| fabric.suspects(*neighbour, STOPPED));
         }
         limits::keep("a sidecar freezes: its neighbours name it", NAMED, stopped);
@@ -313,7 +316,7 @@ fn a_stopped_sidecar_is_a_suspect_and_is_forgiven() {
             check_sum(&output, 1000, 4.0);
         }
     });
-    for neighbour in neighbours {
+    for neighbour in peers {
         wait_until(|| !fabric.suspects(neighbour, STOPPED));
         let silence = fabric.sidecars.silence(neighbour, STOPPED).unwrap();
         assert!(silence < NAMED, "node {neighbour}: {silence:?}");

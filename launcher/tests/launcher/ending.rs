@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use contract::run_dir::{CauseKind, Roster};
-use contract::termination::{Outcome, TerminationMessage};
+use contract::termination::{RunOutcome, TerminationMessage};
 use rustix::process::Signal;
 
 use crate::node::{Node, Process, processes, wait_until};
@@ -20,7 +20,10 @@ fn ranks_get_their_environment_and_all_done_is_success() {
     let printed = String::from_utf8(output.stderr).unwrap();
     assert!(printed.contains("2/4 0 127.0.0.1:29500 1\n"), "{printed}");
     assert!(printed.contains("3/4 1 127.0.0.1:29500 1\n"), "{printed}");
-    assert_eq!(node.message(), TerminationMessage::new(Outcome::Succeeded));
+    assert_eq!(
+        node.message(),
+        TerminationMessage::new(RunOutcome::Succeeded)
+    );
 }
 
 #[test]
@@ -39,7 +42,7 @@ fn a_failing_rank_ends_one_that_will_not_go_after_a_second() {
     let message = node.message();
     assert_eq!(
         (message.outcome, message.rank, message.exit_code),
-        (Outcome::Failed, Some(3), Some(7))
+        (RunOutcome::Failed, Some(3), Some(7))
     );
     assert_eq!(message.log.as_deref(), Some("out of cheese\n"));
 }

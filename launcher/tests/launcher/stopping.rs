@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use contract::CheckpointRef;
-use contract::termination::Outcome;
+use contract::termination::RunOutcome;
 use rustix::process::Signal;
 
 use crate::node::{Node, send, wait_until_it_catches_sigterm};
@@ -32,7 +32,7 @@ fn a_save_that_takes_longer_than_any_mercy_is_waited_for_and_acknowledged() {
     let message = node.message();
     assert_eq!(
         (message.outcome, message.rank),
-        (Outcome::Interrupted, None)
+        (RunOutcome::Interrupted, None)
     );
     let saved = CheckpointRef {
         attempt: 1,
@@ -72,7 +72,7 @@ fn a_program_whose_shell_dies_of_the_stop_can_still_save() {
     running.signal(Signal::TERM);
     assert_eq!(running.end().0, 143);
     assert!(node.path("saved").exists());
-    assert_eq!(node.message().outcome, Outcome::Interrupted);
+    assert_eq!(node.message().outcome, RunOutcome::Interrupted);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_stop_while_waiting_for_the_roster_is_an_interruption() {
     running.signal(Signal::TERM);
     assert_eq!(running.end().0, 143);
     assert!(!node.path("started").exists());
-    assert_eq!(node.message().outcome, Outcome::Interrupted);
+    assert_eq!(node.message().outcome, RunOutcome::Interrupted);
 }
 
 #[test]

@@ -131,7 +131,7 @@ pub trait Transport<H: Header>: fmt::Debug + Send {
     }
 
     /// Whether it lends payload that is [read in place](Header::is_read_in_place), so that its receiver needs no memory for it.
-    fn lends(&self) -> bool {
+    fn receives_in_place(&self) -> bool {
         false
     }
 
@@ -141,7 +141,7 @@ pub trait Transport<H: Header>: fmt::Debug + Send {
     }
 
     /// Whether something has come that its socket does not tell of, or does not yet; as cheaply as can be.
-    fn has_come(&mut self) -> bool {
+    fn poll_received(&mut self) -> bool {
         self.has_more()
     }
 

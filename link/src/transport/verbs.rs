@@ -29,7 +29,7 @@ pub use opening::{INVITATION_BYTES, Opening, Shape};
 use staging::Staging;
 
 /// What is under way, by its token: the bytes are lent until they have left.
-type Lent = BTreeMap<u64, Underway>;
+type InFlight = BTreeMap<u64, Underway>;
 
 #[derive(Debug)]
 struct Underway {
@@ -54,7 +54,7 @@ pub struct Verbs<H> {
     poll: OwnedFd,
     /// Frames that the channel was not given yet.
     waiting: VecDeque<(H, Option<Outgoing>)>,
-    lent: Lent,
+    lent: InFlight,
     /// Not looked at yet.
     completions: VecDeque<FinishedWork>,
     /// Payloads that were given to the channel.
@@ -148,7 +148,7 @@ impl<H: Header> Verbs<H> {
         Ok(copied.map(|(place, source)| (source, Some(place))))
     }
 
-    fn has_left(&mut self, tickets: Vec<u64>) {
+    fn release_sent(&mut self, tickets: Vec<u64>) {
         for ticket in tickets {
             if let Some(underway) = self.lent.remove(&ticket) {
                 self.channel.forget(underway.window);
@@ -170,7 +170,7 @@ impl<H: Header> Verbs<H> {
         let channel = &mut self.channel;
         let arrived = self.landings.arrived(to, header.payload_bytes(), channel)?;
         if header.is_read_in_place() {
-            let lent = self.landings.lend(arrived, channel);
+            let lent = self.landings.take(arrived, channel);
             return Ok(Received::Frame(header, Some(lent)));
         }
         match place(&header).map_err(Error::Unplaced)? {
@@ -229,7 +229,7 @@ impl<H: Header> Transport<H> for Verbs<H> {
             };
             let mut tickets = Vec::new();
             let event = self.channel.complete(&completion, &mut tickets)?;
-            self.has_left(tickets);
+            self.release_sent(tickets);
             match event {
                 ChannelEvent::Nothing => {}
                 ChannelEvent::Frame { header, place: to } => match to {
@@ -276,11 +276,11 @@ impl<H: Header> Transport<H> for Verbs<H> {
         true
     }
 
-    fn lends(&self) -> bool {
+    fn receives_in_place(&self) -> bool {
         true
     }
 
-    fn has_come(&mut self) -> bool {
+    fn poll_received(&mut self) -> bool {
         // A device that fails is found out when it is read.
         self.poll().is_err() || !self.completions.is_empty()
     }

@@ -139,7 +139,7 @@ fn what_goes_up_is_lent_and_what_goes_down_is_put_in_its_place() {
     assert!(header == down(1, 4) && none.is_none());
     assert_eq!(&result.read(0..4).unwrap()[..], b"part");
     assert_eq!(lent.as_deref(), Some(&b"a part"[..]), "it is overwritten");
-    assert!(links[0].is_flushed() && links[0].lends() && links[0].is_polled());
+    assert!(links[0].is_flushed() && links[0].receives_in_place() && links[0].is_polled());
     let (sent, received) = (links[0].take_traffic(), links[1].take_traffic());
     assert!(sent.0 > 10 && sent.0 == received.1, "{sent:?} {received:?}");
 }

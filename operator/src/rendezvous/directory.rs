@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use collective::membership::Policy;
+use collective::membership::RecoveryPolicy;
 use crds::training_job::{FailurePolicy, Phase, TrainingJob};
 use link::handshake::{JobId, Key};
 use scheduler::JobKey;
@@ -26,7 +26,7 @@ pub struct Gang {
     /// The attempt's nodes in rank order.
     pub nodes: Vec<NodeName>,
     /// What becomes of the others when one is lost.
-    pub policy: Policy,
+    pub policy: RecoveryPolicy,
 }
 
 /// Why a gang may not meet.
@@ -161,18 +161,18 @@ impl Directory for ClusterDirectory {
 }
 
 /// What the attempt was started with.
-fn agreed(terms: Terms) -> Policy {
-    let unless_told = Policy::default();
-    Policy {
+fn agreed(terms: Terms) -> RecoveryPolicy {
+    let unless_told = RecoveryPolicy::default();
+    RecoveryPolicy {
         on_peer_loss: terms.on_peer_loss,
         peer_loss: terms.peer_loss,
         least: terms.min_nodes.unwrap_or(unless_told.least),
     }
 }
 
-fn policy(spec: &FailurePolicy) -> Policy {
-    let unless_told = Policy::default();
-    Policy {
+fn policy(spec: &FailurePolicy) -> RecoveryPolicy {
+    let unless_told = RecoveryPolicy::default();
+    RecoveryPolicy {
         on_peer_loss: translate::on_peer_loss(spec.on_peer_loss),
         peer_loss: Duration::from_secs(spec.peer_loss_seconds.into()),
         least: spec.min_nodes.unwrap_or(unless_told.least),
@@ -225,7 +225,7 @@ mod tests {
             },
             attempt: 1,
             nodes: (0..nodes).map(|node| format!("n{node}").into()).collect(),
-            policy: Policy::default(),
+            policy: RecoveryPolicy::default(),
         };
         let id = JobId::new("u-1");
         let first = directory.shared(id, gang(3));

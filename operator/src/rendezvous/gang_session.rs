@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use collective::membership::encoding::{Features, ToSidecar, encode, to_sidecar};
-use collective::membership::{Commit, Connection, Membership, Message, Progress, Reason, Refusal};
+use collective::membership::{
+    Commit, Connection, HelloRefusal, Membership, MembershipMessage, Progress, SuspicionReason,
+};
 use scheduler::{CheckpointReport, GangLiveness, Stuck, Timestamp};
 use tokio::sync::mpsc;
 use topology::OnPeerLoss;
@@ -38,7 +40,7 @@ pub(super) struct GangSession {
     /// Whether that may have changed since.
     pub(super) is_news: bool,
     /// What was encoded last, while it goes to one sidecar after the other.
-    encoded: Option<(Arc<Message>, Frame)>,
+    encoded: Option<(Arc<MembershipMessage>, Frame)>,
 }
 
 impl GangSession {
@@ -62,13 +64,13 @@ impl GangSession {
         let node = |rank: u32| self.gang.nodes.get(usize::try_from(rank).ok()?).cloned();
         let membership = &self.membership;
         // Who is only frozen may come back.
-        let gave_up = |reason| matches!(reason, Reason::Dead | Reason::Silent);
+        let gave_up = |reason| matches!(reason, SuspicionReason::Dead | SuspicionReason::Silent);
         let given_up = membership
             .suspects()
             .filter(|suspicion| gave_up(suspicion.reason))
             .map(|suspicion| suspicion.rank);
         let liveness = GangLiveness {
-            alive: membership.heard().filter_map(node).collect(),
+            alive: membership.speaking().filter_map(node).collect(),
             quiet: membership.quiet().filter_map(node).collect(),
             given_up: given_up.filter_map(node).collect(),
         };
@@ -137,9 +139,12 @@ impl GangSession {
         }
     }
 
-    pub(super) fn send(&mut self, connection: Connection, message: &Arc<Message>) {
-        let ends = matches!(**message, Message::Refused(_));
-        let retries = matches!(**message, Message::Refused(Refusal::Connected { .. }));
+    pub(super) fn send(&mut self, connection: Connection, message: &Arc<MembershipMessage>) {
+        let ends = matches!(**message, MembershipMessage::Refused(_));
+        let retries = matches!(
+            **message,
+            MembershipMessage::Refused(HelloRefusal::Connected { .. })
+        );
         let sent = match self.outboxes.get(&connection) {
             // One that does not know the word finds out by the end of its connection.
             Some(outbox) if retries && !outbox.features.retry => false,
@@ -162,7 +167,7 @@ impl GangSession {
         self.encoded = None;
     }
 
-    fn encode(&mut self, message: &Arc<Message>) -> Option<Frame> {
+    fn encode(&mut self, message: &Arc<MembershipMessage>) -> Option<Frame> {
         if let Some((encoded, frame)) = &self.encoded
             && Arc::ptr_eq(encoded, message)
         {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use collective::membership::{Commit, Connection, Effect, Event};
+use collective::membership::{Commit, Connection, MembershipEffect, MembershipEvent};
 use link::handshake::JobId;
 use scheduler::{Gone, JobKey, Stuck, Timestamp};
 use tokio::sync::{mpsc, watch};
@@ -51,12 +51,12 @@ pub(super) enum Input {
         gang: Arc<Gang>,
         connection: Connection,
         outbox: Outbox,
-        hello: Event,
+        hello: MembershipEvent,
     },
     /// A sidecar said something else, or left.
     Event {
         connection: Connection,
-        event: Event,
+        event: MembershipEvent,
         /// Where it came in a large frame.
         large: Option<LargeFramePermit>,
     },
@@ -66,7 +66,7 @@ pub(super) enum Input {
         progress: collective::membership::Progress,
     },
     /// What became of a commit.
-    Kept { key: Key, event: Event },
+    Kept { key: Key, event: MembershipEvent },
     /// What the store held of a gang is damaged: nobody knows who takes part.
     Damaged { key: Key, message: String },
     /// What the store holds of a gang that may go on without lost nodes.
@@ -105,8 +105,8 @@ impl Handle {
         let answer = store.commit(Arc::clone(gang), commit, after);
         tokio::spawn(async move {
             let event = match answer.await {
-                Ok(()) => Event::Committed { epoch },
-                Err(current) => Event::CommitFailed { current },
+                Ok(()) => MembershipEvent::Committed { epoch },
+                Err(current) => MembershipEvent::CommitFailed { current },
             };
             handle.send(Input::Kept { key, event }).await;
         });
@@ -263,7 +263,13 @@ impl Gangs {
         }
     }
 
-    fn connected(&mut self, gang: Arc<Gang>, connection: Connection, outbox: Outbox, hello: Event) {
+    fn connected(
+        &mut self,
+        gang: Arc<Gang>,
+        connection: Connection,
+        outbox: Outbox,
+        hello: MembershipEvent,
+    ) {
         let key = key_of(&gang);
         self.connections.insert(connection, key.clone());
         let is_learning = self.learning.contains_key(&key);
@@ -292,13 +298,18 @@ impl Gangs {
         self.handle(&key, hello);
     }
 
-    fn on_event(&mut self, connection: Connection, event: Event, large: Option<LargeFramePermit>) {
-        let is_end = matches!(event, Event::Disconnected { .. });
+    fn on_event(
+        &mut self,
+        connection: Connection,
+        event: MembershipEvent,
+        large: Option<LargeFramePermit>,
+    ) {
+        let is_end = matches!(event, MembershipEvent::Disconnected { .. });
         let Some(key) = self.connections.get(&connection).cloned() else {
             return; // Of a time when we led before.
         };
         if let Some(held) = self.learning.get_mut(&key) {
-            if !matches!(event, Event::Heartbeat { .. }) {
+            if !matches!(event, MembershipEvent::Heartbeat { .. }) {
                 let input = Input::Event {
                     connection,
                     event,
@@ -365,7 +376,7 @@ impl Gangs {
         {
             let key = (job, attempt);
             for rank in ranks {
-                self.handle(&key, Event::Gone { rank });
+                self.handle(&key, MembershipEvent::Gone { rank });
             }
         }
     }
@@ -389,7 +400,7 @@ impl Gangs {
             .map(|(key, _)| key.clone())
             .collect();
         for key in due {
-            self.handle(&key, Event::Tick);
+            self.handle(&key, MembershipEvent::Tick);
         }
         self.publish_liveness();
     }
@@ -410,14 +421,15 @@ impl Gangs {
         }
     }
 
-    fn handle(&mut self, key: &Key, event: Event) {
+    fn handle(&mut self, key: &Key, event: MembershipEvent) {
         let now = self.started.elapsed();
         let Some(session) = self.gangs.get_mut(key) else {
             return;
         };
         let mut effects = Vec::new();
-        let is_hello = matches!(event, Event::Hello { .. });
-        let before = matches!(event, Event::Committed { .. }).then(|| session.membership.size());
+        let is_hello = matches!(event, MembershipEvent::Hello { .. });
+        let before =
+            matches!(event, MembershipEvent::Committed { .. }).then(|| session.membership.size());
         session.membership.handle(now, event, &mut effects);
         if let Some(before) = before {
             let lost = before.saturating_sub(session.membership.size());
@@ -426,12 +438,12 @@ impl Gangs {
         let mut changed = false;
         for effect in effects {
             match effect {
-                Effect::Send {
+                MembershipEffect::Send {
                     connection,
                     message,
                 } => session.send(connection, &message),
-                Effect::Changed => changed = true,
-                Effect::Commit { commit, after } => {
+                MembershipEffect::Changed => changed = true,
+                MembershipEffect::Commit { commit, after } => {
                     info!(
                         job = %key.0, attempt = key.1, epoch = commit.epoch,
                         members = ?commit.members, "committing an epoch"

@@ -9,7 +9,7 @@ use collective::membership::encoding::{
     self as rendezvous, Decoder, FRAME_LIMIT_BYTES, Features, TO_OPERATOR_LIMIT_BYTES, ToOperator,
     ToSidecar, encode, text,
 };
-use collective::membership::{Connection, Event};
+use collective::membership::{Connection, MembershipEvent};
 use daemon::slots::Slot;
 use link::handshake::{
     self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
@@ -220,7 +220,7 @@ impl Session {
         gangs
             .send(Input::Event {
                 connection,
-                event: Event::Disconnected { connection },
+                event: MembershipEvent::Disconnected { connection },
                 large: None,
             })
             .await;
@@ -333,7 +333,7 @@ fn inputs(
         | ToOperator::Recovered { .. }
         | ToOperator::Stopped { .. }
         | ToOperator::RankLost
-        | ToOperator::Bye => None,
+        | ToOperator::Leaving => None,
     };
     log(gang, &message);
     let event = collective::membership::encoding::event(connection, rank, message);
@@ -375,6 +375,6 @@ fn log(gang: &Gang, message: &ToOperator) {
         ToOperator::Hello { .. }
         | ToOperator::Joined { .. }
         | ToOperator::Heartbeat { .. }
-        | ToOperator::Bye => {}
+        | ToOperator::Leaving => {}
     }
 }

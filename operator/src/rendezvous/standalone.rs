@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use collective::membership::Policy;
+use collective::membership::RecoveryPolicy;
 use contract::assignment::{self, Assignment};
 use link::handshake::{JobId, KEY_BYTES, Key};
 use scheduler::JobKey;
@@ -126,10 +126,10 @@ impl OneGang {
                     .into_iter()
                     .map(|node| node.name.into())
                     .collect(),
-                policy: Policy {
+                policy: RecoveryPolicy {
                     on_peer_loss: assignment.on_peer_loss,
                     peer_loss: Duration::from_secs(assignment.peer_loss_seconds.into()),
-                    ..Policy::default()
+                    ..RecoveryPolicy::default()
                 },
             }),
             key: Key::new(key),

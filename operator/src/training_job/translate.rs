@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use contract::assignment::{Assignment, LIMIT_BYTES};
 use contract::run_dir::{self, CauseKind};
-use contract::termination::{Outcome, TerminationMessage};
+use contract::termination::{RunOutcome, TerminationMessage};
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use scheduler::{Exit, JobKey, PodState, Problem, ProgramCause, Ready, Timestamp, Wish};
@@ -435,9 +435,9 @@ fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
     };
     if let Ok(message) = TerminationMessage::parse(ended.message.as_bytes()) {
         return match message.outcome {
-            Outcome::Succeeded => PodState::Succeeded,
-            Outcome::Interrupted => PodState::Interrupted { ack: message.ack },
-            Outcome::Failed => PodState::Failed(Exit {
+            RunOutcome::Succeeded => PodState::Succeeded,
+            RunOutcome::Interrupted => PodState::Interrupted { ack: message.ack },
+            RunOutcome::Failed => PodState::Failed(Exit {
                 rank: message.rank,
                 code: message
                     .exit_code
@@ -543,7 +543,7 @@ fn cut(text: &str) -> String {
 }
 
 /// Why a program could not go on, as the planner names it.
-fn cause(said: run_dir::Cause) -> ProgramCause {
+fn cause(said: run_dir::StatedCause) -> ProgramCause {
     match said.kind {
         CauseKind::CheckpointUnavailable => ProgramCause::CheckpointUnavailable(said.message),
         CauseKind::NoUsableCheckpoint => ProgramCause::NoUsableCheckpoint(said.message),

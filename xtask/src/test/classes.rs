@@ -70,7 +70,7 @@ const fn parts(
 
 /// What only devices show: verbs, and who chooses them.
 const RDMA: &[&str] = &[
-    "hfreduce-sidecar/src/meet",
+    "hfreduce-sidecar/src/negotiate",
     "hfreduce-sidecar/tests/gang",
     "hfreduce-sidecar/tests/soft_roce.rs",
     "link/src/transport",

@@ -15,34 +15,8 @@ const SHARED: [(&str, &str); 8] = [
     ("ZonePolicy", "the API's twin: its text is the manual"),
 ];
 
-/// Names of the collective's side that still stand for several things.
-const TO_RENAME: [&str; 25] = [
-    "Absent",
-    "Adapter",
-    "Answer",
-    "Buffer",
-    "Call",
-    "Cause",
-    "Event",
-    "Found",
-    "Input",
-    "Node",
-    "OpKind",
-    "Outcome",
-    "Phase",
-    "Place",
-    "Plan",
-    "Policy",
-    "Progress",
-    "Rdma",
-    "Ready",
-    "ReduceOp",
-    "Report",
-    "Status",
-    "Stream",
-    "Ticket",
-    "ToSidecar",
-];
+/// Twins that a single decoding of a call would end.
+const TO_RENAME: [&str; 4] = ["Call", "OpKind", "Progress", "ReduceOp"];
 
 /// How a definition begins. What is not public in its crate may have any name.
 const DEFINES: [&str; 4] = ["pub struct ", "pub enum ", "pub trait ", "pub type "];

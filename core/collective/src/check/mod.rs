@@ -2,7 +2,7 @@
 //! waits for what nobody sends. Says which node pairs talk and how much, so that a test can count what crosses a
 //! zone border.
 
-use crate::schedule::{Carry, Chunk, Flow, Plan, Step, step};
+use crate::schedule::{Chunk, ChunkPlan, Flow, Forwarding, Step, step};
 use crate::tree::{DoubleTree, Tree};
 
 /// What is wrong with a schedule.
@@ -24,7 +24,7 @@ pub enum Fault {
 
 /// One message of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct CheckMessage {
     /// Sender.
     pub from: usize,
     /// Receiver.
@@ -70,7 +70,7 @@ impl Contributions {
 }
 
 /// Carries out every chunk of a plan and returns all messages.
-pub fn check(trees: &DoubleTree, plan: &Plan) -> Result<Vec<Message>, Fault> {
+pub fn check(trees: &DoubleTree, plan: &ChunkPlan) -> Result<Vec<CheckMessage>, Fault> {
     let mut messages = Vec::new();
     for index in 0..plan.chunks() {
         let chunk = plan.chunk(index);
@@ -79,7 +79,7 @@ pub fn check(trees: &DoubleTree, plan: &Plan) -> Result<Vec<Message>, Fault> {
     Ok(messages)
 }
 
-fn check_chunk(tree: &Tree, chunk: &Chunk, messages: &mut Vec<Message>) -> Result<(), Fault> {
+fn check_chunk(tree: &Tree, chunk: &Chunk, messages: &mut Vec<CheckMessage>) -> Result<(), Fault> {
     let nodes = tree.parent.len();
     let steps: Vec<Step> = (0..nodes).map(|node| step(tree, chunk, node)).collect();
     let order = top_down(tree);
@@ -114,7 +114,7 @@ fn check_chunk(tree: &Tree, chunk: &Chunk, messages: &mut Vec<Message>) -> Resul
                 node,
             });
         }
-        let sends = steps[node].to_parent == Some(Carry::Payload);
+        let sends = steps[node].to_parent == Some(Forwarding::Payload);
         if sends && held[node] == Contributions::none(nodes) {
             return Err(Fault::Nothing {
                 chunk: chunk.index,
@@ -146,7 +146,7 @@ fn collect(
     node: usize,
     steps: &[Step],
     held: &[Contributions],
-    messages: &mut Vec<Message>,
+    messages: &mut Vec<CheckMessage>,
 ) -> Result<(Contributions, Vec<Contributions>), Fault> {
     let nodes = steps.len();
     let own = if steps[node].own {
@@ -163,12 +163,12 @@ fn collect(
                 to: node,
             });
         }
-        messages.push(Message {
+        messages.push(CheckMessage {
             from: child,
             to: node,
             bytes: bytes(chunk.part_bytes, carry),
         });
-        if carry == Carry::Payload {
+        if carry == Forwarding::Payload {
             below.push(held[child].clone());
         }
     }
@@ -182,7 +182,7 @@ fn hand_down(
     steps: &[Step],
     held: &mut [Contributions],
     whole: &Contributions,
-    messages: &mut Vec<Message>,
+    messages: &mut Vec<CheckMessage>,
 ) -> Result<(), Fault> {
     let mut told = 1;
     for &node in order {
@@ -194,13 +194,13 @@ fn hand_down(
                     to: child,
                 });
             }
-            messages.push(Message {
+            messages.push(CheckMessage {
                 from: node,
                 to: child,
                 bytes: bytes(chunk.bytes, carry),
             });
             told += 1;
-            if carry == Carry::Payload {
+            if carry == Forwarding::Payload {
                 if held[node] != *whole {
                     return Err(Fault::Nothing {
                         chunk: chunk.index,
@@ -227,10 +227,10 @@ fn hand_down(
     }
 }
 
-fn bytes(bytes: u64, carry: Carry) -> u64 {
+fn bytes(bytes: u64, carry: Forwarding) -> u64 {
     match carry {
-        Carry::Payload => bytes,
-        Carry::Empty => 0,
+        Forwarding::Payload => bytes,
+        Forwarding::Empty => 0,
     }
 }
 

@@ -17,7 +17,7 @@ fn two_zones(nodes: usize, first: usize) -> Vec<bool> {
 }
 
 /// Checks a call of `chunks` chunks over `zones`, and that one pair crosses each border: the gateways.
-fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<Message> {
+fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<CheckMessage> {
     let layout = Layout::uniform(zones.len(), 2).unwrap();
     let count = if kind == OpKind::AllGather {
         16
@@ -31,7 +31,7 @@ fn prove(trees: &DoubleTree, zones: &[bool], kind: OpKind, chunks: u64) -> Vec<M
         tag: 0,
         numerics: Numerics::Fast,
     };
-    let messages = match check(trees, &Plan::new(call, &layout, 512)) {
+    let messages = match check(trees, &ChunkPlan::new(call, &layout, 512)) {
         Ok(messages) => messages,
         Err(fault) => panic!("{} nodes, {kind:?}: {fault}", zones.len()),
     };
@@ -127,7 +127,7 @@ fn what_is_shared_out_goes_down_to_those_it_is_for_and_nobody_else() {
             tag: 0,
             numerics: Numerics::Fast,
         };
-        let messages = check(&trees, &Plan::new(call, &layout, 512)).unwrap();
+        let messages = check(&trees, &ChunkPlan::new(call, &layout, 512)).unwrap();
         let bytes: u64 = messages.iter().map(|message| message.bytes).sum();
         let up = call.input_bytes() * (nodes as u64 - 1);
         let depths = trees.trees.iter().map(|tree| {
@@ -190,7 +190,7 @@ fn a_tree_that_forgets_a_node_or_counts_one_twice_is_caught() {
         tag: 0,
         numerics: Numerics::Fast,
     };
-    let plan = Plan::new(call, &layout, 512);
+    let plan = ChunkPlan::new(call, &layout, 512);
     let trees = DoubleTree::build(&zones);
     assert!(check(&trees, &plan).is_ok());
 

@@ -3,7 +3,7 @@
 
 use super::Error;
 use crate::dtype::DType;
-use crate::machine::{OpenReason, Reason, Violation};
+use crate::machine::{OpenReason, ProtocolViolation, Reason};
 use crate::numerics::Numerics;
 
 /// The code of a value, and the value of a code.
@@ -63,7 +63,7 @@ codes!(of_open_reason, open_reason, "reason against a group", OpenReason {
     Gateway = 5,
 });
 
-codes!(of_violation, violation, "violation", Violation {
+codes!(of_violation, violation, "violation", ProtocolViolation {
     Direction = 1,
     Slot = 2,
     Chunk = 3,

@@ -1,8 +1,8 @@
 //! The fields of a header, in the order in which they lie there.
 
-use super::{Broken, COMMON_BYTES, Call, Error, HEADER_BYTES, MessageId, Mismatch, Refusal};
+use super::{Broken, COMMON_BYTES, Call, CallRefusal, Error, HEADER_BYTES, MessageId, Mismatch};
 use super::{SUM_BYTES, Stream, Verdict, codes};
-use crate::machine::{Claim, Mark, Opener, Reason};
+use crate::machine::{Claim, Opener, Reason, Watermark};
 use crate::op::{Factor, OpKind, ReduceOp};
 
 /// Words of an encoded call.
@@ -157,7 +157,7 @@ impl Writer {
                 self.claim(other);
                 true
             }
-            Verdict::Refusal(Refusal { claim, reason }) => {
+            Verdict::Refusal(CallRefusal { claim, reason }) => {
                 self.claim(claim);
                 self.u8(codes::of_reason(*reason));
                 false
@@ -182,9 +182,9 @@ impl Writer {
         self.u64(opener.checksum);
     }
 
-    pub(super) fn mark(&mut self, mark: Mark) {
-        self.u64(mark.done);
-        self.u64(mark.told);
+    pub(super) fn watermark(&mut self, watermark: Watermark) {
+        self.u64(watermark.completed);
+        self.u64(watermark.delivered);
     }
 
     /// The operation that it is about, if any: it has a field of its own.
@@ -256,7 +256,7 @@ impl Reader<'_> {
             Verdict::Mismatch(Mismatch { one: claim, other })
         } else {
             let reason: Reason = codes::reason(self.u8())?;
-            Verdict::Refusal(Refusal { claim, reason })
+            Verdict::Refusal(CallRefusal { claim, reason })
         })
     }
 
@@ -294,10 +294,10 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn mark(&mut self) -> Mark {
-        Mark {
-            done: self.u64(),
-            told: self.u64(),
+    pub(super) fn watermark(&mut self) -> Watermark {
+        Watermark {
+            completed: self.u64(),
+            delivered: self.u64(),
         }
     }
 

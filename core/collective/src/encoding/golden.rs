@@ -2,8 +2,8 @@
 //! other understand, and has to raise the version of the frames.
 
 use crate::machine::{
-    Broken, Claim, Claimed, Dispute, Fence, Frame, Mark, MessageId, Mismatch, OpenReason, Opener,
-    Reason, Refusal, Stream, Verdict, Violation,
+    Broken, CallRefusal, Claim, Claimed, Dispute, Fence, Frame, MessageId, Mismatch, OpenReason,
+    Opener, ProtocolViolation, Reason, Stream, Verdict, Watermark,
 };
 use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 
@@ -66,7 +66,10 @@ fn calls() -> Vec<(&'static str, Call)> {
 
 fn frames() -> Vec<(&'static str, Frame)> {
     let (group, op, rank) = (9 << 40 | 3, 11, 6);
-    let mark = Mark { done: 5, told: 4 };
+    let watermark = Watermark {
+        completed: 5,
+        delivered: 4,
+    };
     let sum = call(OpKind::AllReduce { op: ReduceOp::Sum });
     let gather = call(OpKind::Gather { root: 7 });
     let claim = |rank, call| Claim { rank, call };
@@ -74,7 +77,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         one: claim(1, sum),
         other: claim(5, gather),
     });
-    let refusal = Verdict::Refusal(Refusal {
+    let refusal = Verdict::Refusal(CallRefusal {
         claim: claim(5, gather),
         reason: Reason::Memory,
     });
@@ -93,12 +96,12 @@ fn frames() -> Vec<(&'static str, Frame)> {
     let tagged = message(Stream::Tag(21));
     let (node, by) = (4, 2);
     let abort = |broken| Frame::Abort { broken };
-    let violation = Violation::Chunk;
+    let violation = ProtocolViolation::Chunk;
     let refused = Some(Reason::Left);
     vec![
         (
             "up",
-            Frame::Up {
+            Frame::ReduceChunk {
                 group,
                 tree: 1,
                 op,
@@ -107,7 +110,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
                 bytes: 4096,
                 call: sum,
                 rank,
-                mark,
+                watermark,
             },
         ),
         (
@@ -128,13 +131,13 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ),
         (
             "down",
-            Frame::Down {
+            Frame::BroadcastChunk {
                 group,
                 tree: 1,
                 op,
                 chunk: 3,
                 bytes: 17,
-                mark,
+                watermark,
             },
         ),
         (
@@ -155,7 +158,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ),
         (
             "want",
-            Frame::Want {
+            Frame::ReadyToReceive {
                 group,
                 message: tagged,
                 call: gather,
@@ -164,7 +167,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ),
         (
             "want-refused",
-            Frame::Want {
+            Frame::ReadyToReceive {
                 group,
                 message: part,
                 call: gather,
@@ -193,7 +196,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ),
         (
             "deny",
-            Frame::Deny {
+            Frame::ReceiveRejected {
                 group,
                 message: tagged,
                 call: gather,
@@ -223,9 +226,9 @@ fn frames() -> Vec<(&'static str, Frame)> {
             }),
         ),
         ("revoked", abort(Broken::Revoked)),
-        ("mark", Frame::Mark { group, mark }),
+        ("mark", Frame::Watermark { group, watermark }),
         ("heartbeat", Frame::Heartbeat),
-        ("bye", Frame::Bye { group, ended: 12 }),
+        ("bye", Frame::Leaving { group, ended: 12 }),
         (
             "open",
             Frame::Open {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dtype::DType;
-use crate::machine::{Claim, Mark, OpenReason, Opener, Reason, Violation};
+use crate::machine::{Claim, OpenReason, Opener, ProtocolViolation, Reason, Watermark};
 use crate::numerics::Numerics;
 use crate::op::{Factor, OpKind, ReduceOp};
 
@@ -83,7 +83,7 @@ fn frames_keep_their_meaning() {
         Reason::Tags,
         Reason::Left,
     ];
-    let refusals = refusals.map(|reason| Refusal {
+    let refusals = refusals.map(|reason| CallRefusal {
         claim: mismatch.one,
         reason,
     });
@@ -97,19 +97,22 @@ fn frames_keep_their_meaning() {
         Broken::Protocol {
             node,
             by,
-            violation: Violation::Chunk,
+            violation: ProtocolViolation::Chunk,
         },
         Broken::Protocol {
             node,
             by,
-            violation: Violation::Group,
+            violation: ProtocolViolation::Group,
         },
         Broken::Revoked,
     ];
     let group = 9 << 40 | 3;
-    let mark = Mark { done: 5, told: 4 };
+    let watermark = Watermark {
+        completed: 5,
+        delivered: 4,
+    };
     let mut frames = vec![
-        Frame::Up {
+        Frame::ReduceChunk {
             group,
             tree: 1,
             op,
@@ -118,15 +121,15 @@ fn frames_keep_their_meaning() {
             bytes: 4096,
             call: calls()[7],
             rank,
-            mark,
+            watermark,
         },
-        Frame::Down {
+        Frame::BroadcastChunk {
             group,
             tree: 1,
             op,
             chunk: 3,
             bytes: 17,
-            mark,
+            watermark,
         },
         Frame::Credit {
             group,
@@ -134,9 +137,9 @@ fn frames_keep_their_meaning() {
             slot: 3,
         },
         Frame::Awaiting { group, op },
-        Frame::Mark { group, mark },
+        Frame::Watermark { group, watermark },
         Frame::Heartbeat,
-        Frame::Bye { group, ended: 12 },
+        Frame::Leaving { group, ended: 12 },
         Frame::Opened {
             group,
             outcome: Ok(()),
@@ -201,13 +204,13 @@ fn frames_keep_their_meaning() {
         });
         for refused in [None, Some(Reason::Limit), Some(Reason::Tags)] {
             let call = calls()[100];
-            frames.push(Frame::Want {
+            frames.push(Frame::ReadyToReceive {
                 group,
                 message,
                 call,
                 refused,
             });
-            frames.push(Frame::Deny {
+            frames.push(Frame::ReceiveRejected {
                 group,
                 message,
                 call,
@@ -267,13 +270,13 @@ fn a_factor_travels_with_its_reduction_only_and_a_mode_with_what_reduces_only() 
 
 #[test]
 fn a_payload_above_the_limit_is_refused() {
-    let down = |bytes| Frame::Down {
+    let down = |bytes| Frame::BroadcastChunk {
         group: 0,
         tree: 0,
         op: 0,
         chunk: 0,
         bytes,
-        mark: Mark::default(),
+        watermark: Watermark::default(),
     };
     let largest = down(PAYLOAD_LIMIT_BYTES);
     assert_eq!(parse(&encode(FENCE, &largest)), Ok((FENCE, largest)));

@@ -89,7 +89,7 @@ pub enum Reason {
 /// every rank, so that the calls behind it still meet those of the other ranks. The group is usable afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{claim}, which cannot run: {reason}")]
-pub struct Refusal {
+pub struct CallRefusal {
     /// Whose call.
     pub claim: Claim,
     /// Why.
@@ -104,7 +104,7 @@ pub enum Verdict {
     Mismatch(#[from] Mismatch),
     /// One rank's call cannot be carried out.
     #[error(transparent)]
-    Refusal(#[from] Refusal),
+    Refusal(#[from] CallRefusal),
 }
 
 /// What ended the epoch: every operation in flight and every later one fails with it.
@@ -130,7 +130,7 @@ pub enum Broken {
     Protocol {
         node: usize,
         by: usize,
-        violation: Violation,
+        violation: ProtocolViolation,
     },
     /// The membership authority ended this epoch.
     #[error("the epoch was revoked")]
@@ -193,7 +193,7 @@ impl Broken {
 
 /// What a frame did wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ProtocolViolation {
     /// The sender is not a neighbour in the direction of the frame.
     #[error("frame from a node that is no such neighbour")]
     Direction,

@@ -6,7 +6,7 @@ use topology::OnPeerLoss;
 
 use super::io::{Fence, OpId};
 use crate::layout::Layout;
-use crate::recovery::{GroupResume, Held};
+use crate::recovery::{GroupResume, Retained};
 use crate::tree::DoubleTree;
 
 /// Bytes of a chunk when nothing else is asked for: the best of 64 KiB to 1 MiB where it was measured.
@@ -67,8 +67,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Whether anybody waits for what marks say.
-    pub(super) fn needs_marks(self) -> bool {
+    /// Whether anybody waits for what watermarks say.
+    pub(super) fn needs_watermarks(self) -> bool {
         self.handover == Handover::Stable || self.on_peer_loss == OnPeerLoss::Shrink
     }
 }
@@ -90,9 +90,9 @@ pub struct Start {
     pub resume: GroupResume,
     /// For each local rank of the group, the first operation whose end it was not told: the one that it calls first.
     /// Nothing where it is refused, which every node needs to know.
-    pub told: Vec<OpId>,
+    pub delivered: Vec<OpId>,
     /// What is final here: as it was reported.
-    pub held: Vec<Held>,
+    pub retained: Vec<Retained>,
 }
 
 impl Start {
@@ -101,8 +101,8 @@ impl Start {
     pub fn of_refused(resume: &GroupResume) -> Option<Self> {
         resume.refused.is_some().then(|| Self {
             resume: resume.clone(),
-            told: Vec::new(),
-            held: Vec::new(),
+            delivered: Vec::new(),
+            retained: Vec::new(),
         })
     }
 }
@@ -201,7 +201,7 @@ pub(super) mod tests {
             ..config()
         };
         assert_eq!(none.check(), Err(ConfigError::Slots(0)));
-        let stranger = Config {
+        let unknown_peer = Config {
             node: 1,
             ..config()
         };
@@ -210,6 +210,6 @@ pub(super) mod tests {
             nodes: 1,
             trees: 1,
         };
-        assert_eq!(stranger.check(), Err(error));
+        assert_eq!(unknown_peer.check(), Err(error));
     }
 }

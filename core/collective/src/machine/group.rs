@@ -5,20 +5,21 @@
 use std::time::Duration;
 use topology::OnPeerLoss;
 
-use super::cause::{Broken, Reason, Verdict, Violation};
+use super::cause::{Broken, ProtocolViolation, Reason, Verdict};
 use super::config::{Config, MAX_IN_FLIGHT, Start};
 use super::io::{
-    Effect, Frame, Mark, MessageId, OpId, Placement, RELAY, Region, Splits, Stream, Ticket,
+    Effect, FORWARDING, Frame, MessageId, OpId, Placement, Region, Splits, Stream, Ticket,
+    Watermark,
 };
 use super::node::{Leaving, Node, Work};
-use super::operation::{Brought, Context, Operation, Status};
+use super::operation::{Brought, Context, Operation, OperationStatus};
 use super::operations::{ChunkId, Operations};
 use super::p2p::{Event, P2p, PairCall, Piece};
-use super::retention::{MARKS, Retention};
+use super::retention::{Retention, WATERMARK_TREE};
 use super::traffic::{Arrival, Traffic};
 use super::view::GroupView;
 use crate::op::Call;
-use crate::recovery::{GroupReport, MAX_HELD};
+use crate::recovery::{GroupReport, MAX_RETAINED};
 
 /// One group.
 #[derive(Debug)]
@@ -42,10 +43,13 @@ impl Group {
 
     /// A group that is not open yet.
     pub(super) fn new(view: GroupView, start: Option<&Start>) -> Self {
-        let called = start.map_or_else(|| vec![0; view.locals.len()], |start| start.told.clone());
+        let called = start.map_or_else(
+            || vec![0; view.locals.len()],
+            |start| start.delivered.clone(),
+        );
         let base = start.map_or(0, |start| start.resume.base);
         let mut ops = Operations::new(called.clone());
-        let mut retention = Retention::new(base, called, view.children(MARKS));
+        let mut retention = Retention::new(base, called, view.children(WATERMARK_TREE));
         if let Some(start) = start {
             ops.take_over(&view, &mut retention, start);
         }
@@ -77,7 +81,7 @@ impl Group {
     /// `(peer, tree)` of everybody who fills slots of this node.
     pub(super) fn receives(&self) -> Vec<(usize, u8)> {
         let below = self.traffic.below().iter().copied();
-        let relays = self.view.relays().map(|peer| (peer, RELAY));
+        let relays = self.view.forwards().map(|peer| (peer, FORWARDING));
         let all = below.chain(relays);
         all.map(|(peer, tree)| (self.view.nodes[peer], tree))
             .collect()
@@ -92,11 +96,11 @@ impl Group {
         let Some(rank) = self.view.local(rank).filter(|_| self.is_open) else {
             return false;
         };
-        let kept = match self.view.recovery.on_peer_loss {
+        let retained = match self.view.recovery.on_peer_loss {
             OnPeerLoss::Restart => OpId::MAX,
-            OnPeerLoss::Shrink => self.retention.released() + MAX_HELD,
+            OnPeerLoss::Shrink => self.retention.released() + MAX_RETAINED,
         };
-        self.ops.called(rank) < (self.oldest() + MAX_IN_FLIGHT).min(kept)
+        self.ops.called(rank) < (self.oldest() + MAX_IN_FLIGHT).min(retained)
     }
 
     /// The first operation that is not over here.
@@ -115,7 +119,7 @@ impl Group {
     }
 
     /// The operations that are not over here.
-    pub(super) fn in_flight(&self, now: Duration) -> impl Iterator<Item = Status> {
+    pub(super) fn in_flight(&self, now: Duration) -> impl Iterator<Item = OperationStatus> {
         self.ops.in_flight(&self.view, &self.traffic, now)
     }
 
@@ -267,7 +271,7 @@ impl Group {
         if !self.ops.are_closed() || !self.p2p.finish(&self.view, node) {
             return false;
         }
-        self.retention.send_last_marks(&self.view, node);
+        self.retention.send_last_watermarks(&self.view, node);
         true
     }
 
@@ -338,7 +342,7 @@ impl Group {
             return Placement::Discard;
         };
         let region = match *frame {
-            Frame::Up {
+            Frame::ReduceChunk {
                 tree, slot, bytes, ..
             } => {
                 let check = self.traffic.check_slot(&self.view, peer, tree, slot, bytes);
@@ -348,8 +352,8 @@ impl Group {
                     bytes: u64::from(bytes),
                 })
             }
-            Frame::Down { op, .. } if self.holds(op) => return Placement::Discard,
-            Frame::Down {
+            Frame::BroadcastChunk { op, .. } if self.holds(op) => return Placement::Discard,
+            Frame::BroadcastChunk {
                 tree,
                 op,
                 chunk,
@@ -380,14 +384,14 @@ impl Group {
             }
             Frame::Refuse { .. }
             | Frame::Fail { .. }
-            | Frame::Want { .. }
-            | Frame::Deny { .. }
+            | Frame::ReadyToReceive { .. }
+            | Frame::ReceiveRejected { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
-            | Frame::Mark { .. }
+            | Frame::Watermark { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. }
+            | Frame::Leaving { .. }
             | Frame::Open { .. }
             | Frame::Opened { .. } => return Placement::Discard,
         };
@@ -405,10 +409,13 @@ impl Group {
         node: &mut Node,
         peer: usize,
         frame: Frame,
-    ) -> Result<(), Violation> {
-        let peer = self.view.index_of(peer).ok_or(Violation::Direction)?;
+    ) -> Result<(), ProtocolViolation> {
+        let peer = self
+            .view
+            .index_of(peer)
+            .ok_or(ProtocolViolation::Direction)?;
         match frame {
-            Frame::Up {
+            Frame::ReduceChunk {
                 tree,
                 op,
                 chunk,
@@ -416,7 +423,7 @@ impl Group {
                 bytes,
                 call,
                 rank,
-                mark,
+                watermark,
                 ..
             } => {
                 let arrival = Arrival {
@@ -427,19 +434,19 @@ impl Group {
                 };
                 let (ops, mut at) = self.context(node);
                 ops.on_part(&mut at, peer, ChunkId { tree, op, chunk }, arrival)?;
-                self.on_mark_of(tree, peer, mark)
+                self.on_watermark_of(tree, peer, watermark)
             }
-            Frame::Down {
+            Frame::BroadcastChunk {
                 tree,
                 op,
                 chunk,
                 bytes,
-                mark,
+                watermark,
                 ..
             } => {
                 let (ops, mut at) = self.context(node);
                 ops.on_chunk(&mut at, peer, ChunkId { tree, op, chunk }, bytes)?;
-                self.on_mark_of(tree, peer, mark)
+                self.on_watermark_of(tree, peer, watermark)
             }
             Frame::Refuse { op, verdict, .. } => {
                 let (ops, mut at) = self.context(node);
@@ -450,7 +457,7 @@ impl Group {
                 self.fail(node, op, verdict);
                 Ok(())
             }
-            Frame::Want {
+            Frame::ReadyToReceive {
                 message,
                 call,
                 refused,
@@ -473,7 +480,7 @@ impl Group {
                 self.poll_p2p();
                 outcome
             }
-            Frame::Deny {
+            Frame::ReceiveRejected {
                 message,
                 call,
                 refused,
@@ -483,7 +490,9 @@ impl Group {
                 self.p2p.on_reject(&self.view, node, peer, message, theirs)
             }
             Frame::Credit {
-                tree: RELAY, slot, ..
+                tree: FORWARDING,
+                slot,
+                ..
             } => self.p2p.on_credit(peer, slot),
             Frame::Credit { tree, slot, .. } => {
                 self.traffic.on_credit(&self.view, peer, tree, slot)
@@ -492,25 +501,31 @@ impl Group {
                 let (ops, mut at) = self.context(node);
                 ops.on_awaiting(&mut at, peer, op)
             }
-            Frame::Mark { mark, .. } => self.on_mark(peer, mark),
+            Frame::Watermark { watermark, .. } => self.on_watermark(peer, watermark),
             Frame::Abort { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. }
+            | Frame::Leaving { .. }
             | Frame::Open { .. }
             | Frame::Opened { .. } => Ok(()),
         }
     }
 
-    fn on_mark_of(&mut self, tree: u8, peer: usize, mark: Mark) -> Result<(), Violation> {
-        if usize::from(tree) == MARKS {
-            self.on_mark(peer, mark)?;
+    fn on_watermark_of(
+        &mut self,
+        tree: u8,
+        peer: usize,
+        watermark: Watermark,
+    ) -> Result<(), ProtocolViolation> {
+        if usize::from(tree) == WATERMARK_TREE {
+            self.on_watermark(peer, watermark)?;
         }
         Ok(())
     }
 
-    fn on_mark(&mut self, peer: usize, mark: Mark) -> Result<(), Violation> {
+    fn on_watermark(&mut self, peer: usize, watermark: Watermark) -> Result<(), ProtocolViolation> {
         let oldest = self.oldest();
-        self.retention.on_mark(&self.view, peer, mark, oldest)
+        self.retention
+            .on_watermark(&self.view, peer, watermark, oldest)
     }
 
     /// A rank elsewhere is ready for a message of a rank here, or of one that this node is on the way to.
@@ -520,7 +535,7 @@ impl Group {
         peer: usize,
         message: MessageId,
         call: PairCall,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         self.view.check_message(&message)?;
         let is_here = self.view.home(message.from) == self.view.node;
         let is_ours = is_here && message.of == Stream::Operation;

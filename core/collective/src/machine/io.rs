@@ -7,7 +7,7 @@ use super::cause::{Broken, Cause, Reason, Verdict};
 use super::dispute::{Claimed, Dispute, OpenError};
 use crate::numerics::Arithmetic;
 use crate::op::Call;
-use crate::recovery::Report;
+use crate::recovery::EpochReport;
 
 /// An operation: the k-th call of every rank of the group is operation k, counted from 0 in the attempt.
 pub type OpId = u64;
@@ -75,12 +75,12 @@ impl Buffer {
 }
 
 /// In the place of a tree: what is passed on between nodes that have no link to each other. Its slots are the receiver's.
-pub const RELAY: u8 = 2;
+pub const FORWARDING: u8 = 2;
 /// In the place of a slot: the frame's payload has arrived where it is meant for, or it has none.
 pub const NO_SLOT: u8 = u8::MAX;
 /// The first operation that is a message between two ranks and has no place in the order of a group. The shell numbers
 /// them upwards from here, each once on a node.
-pub const FIRST_POST: OpId = 1 << 63;
+pub const FIRST_SEND_RECV: OpId = 1 << 63;
 
 /// Whose bytes for whom: one message from a rank of a group to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,19 +126,19 @@ pub struct Region {
 
 /// How far somebody is: an operation below it is final, or all ranks were told its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct Watermark {
     /// The first operation that is not final.
-    pub done: OpId,
+    pub completed: OpId,
     /// The first operation whose end not every rank was told.
-    pub told: OpId,
+    pub delivered: OpId,
 }
 
-/// What goes over a link. `Up`, `Down` and `Data` are followed by `bytes` of payload, the others by none.
+/// What goes over a link. `ReduceChunk`, `BroadcastChunk` and `Data` are followed by `bytes` of payload, the others by none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Child to parent: this subtree's part of a chunk, with the call it belongs to. `slot` is the
     /// parent's receive slot, taken until the parent returns it with `Credit`.
-    Up {
+    ReduceChunk {
         group: GroupId,
         tree: u8,
         op: OpId,
@@ -148,25 +148,25 @@ pub enum Frame {
         call: Call,
         rank: u32,
         /// Of the subtree, when this is tree 0.
-        mark: Mark,
+        watermark: Watermark,
     },
-    /// Child to parent in tree 0, instead of the first `Up` of an operation: it cannot be carried out.
+    /// Child to parent in tree 0, instead of the first `ReduceChunk` of an operation: it cannot be carried out.
     Refuse {
         group: GroupId,
         op: OpId,
         verdict: Verdict,
     },
     /// Parent to child: a chunk of the result.
-    Down {
+    BroadcastChunk {
         group: GroupId,
         tree: u8,
         op: OpId,
         chunk: u32,
         bytes: u32,
         /// Of all nodes.
-        mark: Mark,
+        watermark: Watermark,
     },
-    /// Parent to child in tree 0, instead of every `Down` of an operation: it failed for all.
+    /// Parent to child in tree 0, instead of every `BroadcastChunk` of an operation: it failed for all.
     Fail {
         group: GroupId,
         op: OpId,
@@ -174,7 +174,7 @@ pub enum Frame {
     },
     /// To the node of the rank that sends, passed on: the rank that receives has called, and this is what it expects.
     /// A reason: its node cannot take it.
-    Want {
+    ReadyToReceive {
         group: GroupId,
         message: MessageId,
         call: Call,
@@ -191,7 +191,7 @@ pub enum Frame {
     },
     /// The same way, instead of any `Data` of a message between two ranks: the one that sends has called this, which is
     /// something else, or which its node cannot carry out.
-    Deny {
+    ReceiveRejected {
         group: GroupId,
         message: MessageId,
         call: Call,
@@ -204,11 +204,14 @@ pub enum Frame {
     /// To all neighbours, passed on once: the epoch is over.
     Abort { broken: Broken },
     /// Between neighbours in tree 0: how far the child's subtree is, or how far all are.
-    Mark { group: GroupId, mark: Mark },
+    Watermark {
+        group: GroupId,
+        watermark: Watermark,
+    },
     /// Nothing to say, still here.
     Heartbeat,
     /// Leaving in good order after ending the first `ended` operations of a group. Said of each group, last of the world.
-    Bye { group: GroupId, ended: u64 },
+    Leaving { group: GroupId, ended: u64 },
     /// Towards the root of the world's tree 0, passed on: a rank opens a group, or cannot.
     Open { group: GroupId, claim: Claimed },
     /// From there to all who have opened it, passed on: the group is open, or why it never will be.
@@ -223,19 +226,19 @@ impl Frame {
     #[must_use]
     pub const fn group(&self) -> Option<GroupId> {
         match *self {
-            Self::Up { group, .. }
+            Self::ReduceChunk { group, .. }
             | Self::Refuse { group, .. }
-            | Self::Down { group, .. }
+            | Self::BroadcastChunk { group, .. }
             | Self::Fail { group, .. }
-            | Self::Want { group, .. }
+            | Self::ReadyToReceive { group, .. }
             | Self::Data { group, .. }
-            | Self::Deny { group, .. }
+            | Self::ReceiveRejected { group, .. }
             | Self::Credit { group, .. }
             | Self::Awaiting { group, .. }
-            | Self::Mark { group, .. } => Some(group),
+            | Self::Watermark { group, .. } => Some(group),
             Self::Abort { .. }
             | Self::Heartbeat
-            | Self::Bye { .. }
+            | Self::Leaving { .. }
             | Self::Open { .. }
             | Self::Opened { .. } => None,
         }
@@ -271,7 +274,7 @@ pub enum Input {
     },
     /// A local rank sends or receives a message ([`crate::OpKind::is_between_two`]); all of the input may be read. `op` is
     /// a number from [`FIRST_POST`] on. A reason: this node cannot carry it out, and it fails on both ranks.
-    Post {
+    SendRecv {
         group: GroupId,
         rank: usize,
         op: OpId,
@@ -311,7 +314,7 @@ pub enum Input {
     RankLeft { rank: usize },
     /// The membership authority ended the epoch (a new machine serves the next).
     Revoke,
-    /// This node's trainers are gone in good order: it leaves (`Bye` to all peers) when nothing is in
+    /// This node's trainers are gone in good order: it leaves (`Leaving` to all peers) when nothing is in
     /// flight any more.
     Leave,
     /// Time passed; due at [`super::Machine::wake_at`].
@@ -346,7 +349,7 @@ pub enum Effect {
     },
     /// A local rank's operation is over. After `Ok` the node's result holds the bytes the rank is
     /// entitled to, its input is not read again, and the members of the epoch named there took part. The rank has to
-    /// know before anything that follows is carried out: a mark says so to others.
+    /// know before anything that follows is carried out: a watermark says so to others.
     End {
         group: GroupId,
         op: OpId,
@@ -389,7 +392,7 @@ pub enum Effect {
     /// After `Broken`, where operations wait ([`topology::OnPeerLoss::Shrink`]): how far this node is. Nothing ends and
     /// nothing is released any more. The shell keeps calls, inputs and results for the machine of the next epoch,
     /// which takes over when [`super::Machine::is_idle`].
-    Stopped { report: Report },
+    Stopped { report: EpochReport },
 }
 
 impl Effect {

@@ -9,7 +9,7 @@
 //! - Memory: `slots` receive slots of `chunk_bytes` for each of [`Machine::receives`], `slots` send slots for
 //!   each of [`Machine::sends`], one input per rank and one result per operation, and where ranks get something of their
 //!   own one buffer for each of them.
-//! - Incoming `Up`, `Down` and `Data`: after the header ask [`Machine::place`], read the payload there, then hand in
+//! - Incoming `ReduceChunk`, `BroadcastChunk` and `Data`: after the header ask [`Machine::place`], read the payload there, then hand in
 //!   [`Input::Frame`]. Every other frame is handed in at once. Where one takes long to come in, [`Machine::on_alive`] says that
 //!   its sender lives.
 //! - Each [`Ticket`] is reported once with [`Input::Done`], also after the operation failed.
@@ -45,8 +45,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::op::Call;
-use crate::recovery::Report;
-pub use cause::{Broken, Cause, Claim, Mismatch, Reason, Refusal, Verdict, Violation};
+use crate::recovery::EpochReport;
+pub use cause::{Broken, CallRefusal, Cause, Claim, Mismatch, ProtocolViolation, Reason, Verdict};
 pub use config::{
     Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_IN_FLIGHT, MAX_SLOTS,
     MIN_CHUNK_BYTES, Recovery, Start, Timing,
@@ -54,13 +54,13 @@ pub use config::{
 pub use dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 use group::Group;
 pub use io::{
-    Buffer, Effect, FIRST_POST, Fence, Frame, GroupId, Input, Mark, MessageId, NO_SLOT, OpId,
-    Placement, RELAY, Region, Splits, Stream, Ticket, WORLD,
+    Buffer, Effect, FIRST_SEND_RECV, FORWARDING, Fence, Frame, GroupId, Input, MessageId, NO_SLOT,
+    OpId, Placement, Region, Splits, Stream, Ticket, WORLD, Watermark,
 };
 pub use node::Counters;
 use node::{Leaving, Node};
 use open::Openings;
-pub use operation::Status;
+pub use operation::OperationStatus;
 use p2p::PairCall;
 use retention::Retention;
 
@@ -132,7 +132,7 @@ impl Machine {
 
     /// Whether a local rank may send or receive a message in a group: it is open.
     #[must_use]
-    pub fn may_post(&self, group: GroupId) -> bool {
+    pub fn may_send_recv(&self, group: GroupId) -> bool {
         let group = self.groups.get(&group);
         group.is_some_and(Group::is_open)
     }
@@ -157,7 +157,7 @@ impl Machine {
 
     /// The operations that are not over here, by group and in their order.
     #[must_use]
-    pub fn in_flight(&self) -> Vec<Status> {
+    pub fn in_flight(&self) -> Vec<OperationStatus> {
         let groups = self.groups.values();
         groups
             .flat_map(|group| group.in_flight(self.node.now))
@@ -166,14 +166,14 @@ impl Machine {
 
     /// How far this node is.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> EpochReport {
         let open = self.groups.values().map(Group::report);
         let is_refused = |id: GroupId| self.openings.dispute(id).is_some();
-        let kept = self.starts.values();
-        let kept = kept.filter(|start| !is_refused(start.resume.group));
+        let retained = self.starts.values();
+        let retained = retained.filter(|start| !is_refused(start.resume.group));
         let refused = self.openings.refused();
         let refused = refused.filter(|of| !self.groups.contains_key(&of.group));
-        open.chain(kept.map(Retention::report_of))
+        open.chain(retained.map(Retention::report_of))
             .chain(refused)
             .collect()
     }
@@ -223,7 +223,7 @@ impl Machine {
             Input::Submit { group, .. }
             | Input::Refuse { group, .. }
             | Input::Exchange { group, .. }
-            | Input::Post { group, .. }
+            | Input::SendRecv { group, .. }
             | Input::Ready { group, .. } => Some(group),
             Input::Done { ticket } => self.node.work.get(&ticket).map(|(group, _)| *group),
             Input::Frame { ref frame, .. } => frame.group(),
@@ -259,7 +259,7 @@ impl Machine {
                 call,
                 splits,
             } => self.submit(group, rank, call, Ok(u64::MAX), splits),
-            Input::Post {
+            Input::SendRecv {
                 group,
                 rank,
                 op,
@@ -376,7 +376,8 @@ impl Machine {
                 _ => group.peers().collect(),
             };
             for peer in peers {
-                self.node.send(peer, Frame::Bye { group: id, ended }, None);
+                self.node
+                    .send(peer, Frame::Leaving { group: id, ended }, None);
             }
         }
     }

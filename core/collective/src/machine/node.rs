@@ -22,7 +22,7 @@ pub struct Counters {
 /// A neighbour.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
-    pub(super) heard: Duration,
+    pub(super) last_frame: Duration,
     pub(super) sent: Duration,
     pub(super) suspect: bool,
     /// Whether its other end has left in good order.
@@ -32,7 +32,7 @@ pub(super) struct Link {
 impl Link {
     fn new(now: Duration) -> Self {
         Self {
-            heard: now,
+            last_frame: now,
             sent: now,
             suspect: false,
             left: false,
@@ -87,10 +87,10 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(config: Config, now: Duration) -> Self {
-        let neighbours = config.trees.neighbours(config.node);
+        let peers = config.trees.tree_peers(config.node);
         Self {
             now,
-            links: neighbours
+            links: peers
                 .into_iter()
                 .map(|peer| (peer, Link::new(now)))
                 .collect(),
@@ -149,7 +149,7 @@ impl Node {
         }
         if self.leaving == Leaving::Left {
             let (group, ended) = (WORLD, OpId::MAX);
-            self.send(peer, Frame::Bye { group, ended }, None);
+            self.send(peer, Frame::Leaving { group, ended }, None);
         }
     }
 

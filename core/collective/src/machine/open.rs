@@ -10,7 +10,7 @@ use super::cause::Broken;
 use super::dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 use super::group::Group;
 use super::view::GroupView;
-use super::{Effect, Frame, GroupId, Machine, Start, Violation, WORLD};
+use super::{Effect, Frame, GroupId, Machine, ProtocolViolation, Start, WORLD};
 use crate::recovery::GroupReport;
 
 /// Groups that may be about to open, as far as one node hears of them.
@@ -48,7 +48,7 @@ struct Opening {
     below: BTreeSet<usize>,
     /// At the root: what was said first, and who has said it.
     first: Option<Claimed>,
-    heard: BTreeSet<u32>,
+    last_frame: BTreeSet<u32>,
     /// All have said the same.
     agreed: bool,
 }
@@ -72,7 +72,7 @@ impl Opening {
             unsaid: Vec::new(),
             below: BTreeSet::new(),
             first: None,
-            heard: BTreeSet::new(),
+            last_frame: BTreeSet::new(),
             agreed: false,
         }
     }
@@ -215,7 +215,7 @@ impl Machine {
             return Err(OpenReason::Links);
         }
         let start = self.starts.get(&id);
-        if start.is_some_and(|start| start.told.len() != view.locals.len()) {
+        if start.is_some_and(|start| start.delivered.len() != view.locals.len()) {
             return Err(OpenReason::Taken); // By other ranks, which have not closed it.
         }
         let start = self.starts.remove(&id);
@@ -260,8 +260,8 @@ impl Machine {
             }
             None => None,
         };
-        opening.heard.insert(opener.rank);
-        let all = opening.heard.len() >= first.present as usize;
+        opening.last_frame.insert(opener.rank);
+        let all = opening.last_frame.len() >= first.present as usize;
         match dispute {
             Some(dispute) => self.opened(id, Err(dispute)),
             None if all => self.opened(id, Ok(())),
@@ -333,17 +333,21 @@ impl Machine {
     }
 
     /// A frame that is about a group which is not open yet.
-    pub(super) fn heard_of_opening(&mut self, peer: usize, frame: &Frame) -> Result<(), Violation> {
+    pub(super) fn note_opening(
+        &mut self,
+        peer: usize,
+        frame: &Frame,
+    ) -> Result<(), ProtocolViolation> {
         let config = &self.node.config;
         let parent = &config.trees.trees[OPENINGS].parent;
         let is = |node: usize, child: usize| parent.get(child).is_some_and(|up| *up == Some(node));
         match *frame {
             Frame::Open { group, claim } => {
                 if !is(config.node, peer) {
-                    return Err(Violation::Direction);
+                    return Err(ProtocolViolation::Direction);
                 }
                 if group == WORLD || self.openings.open.len() > MAX_OPENING {
-                    return Err(Violation::Group);
+                    return Err(ProtocolViolation::Group);
                 }
                 let now = self.node.now;
                 let opening = self.openings.open.entry(group);
@@ -357,19 +361,19 @@ impl Machine {
                 Ok(())
             }
             Frame::Opened { .. }
-            | Frame::Up { .. }
+            | Frame::ReduceChunk { .. }
             | Frame::Refuse { .. }
-            | Frame::Down { .. }
+            | Frame::BroadcastChunk { .. }
             | Frame::Fail { .. }
-            | Frame::Want { .. }
+            | Frame::ReadyToReceive { .. }
             | Frame::Data { .. }
-            | Frame::Deny { .. }
+            | Frame::ReceiveRejected { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Abort { .. }
-            | Frame::Mark { .. }
+            | Frame::Watermark { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. } => Err(Violation::Direction),
+            | Frame::Leaving { .. } => Err(ProtocolViolation::Direction),
         }
     }
 

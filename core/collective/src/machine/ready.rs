@@ -11,7 +11,7 @@ pub(super) struct ReadyQueue {
     /// Something was heard of them since they were tried.
     ready: BTreeSet<OpId>,
     /// They found no send slot of a tree.
-    starved: [BTreeSet<OpId>; 2],
+    waits_for_slot: [BTreeSet<OpId>; 2],
 }
 
 impl ReadyQueue {
@@ -20,20 +20,20 @@ impl ReadyQueue {
     }
 
     pub(super) fn wait_for_slot(&mut self, id: OpId, tree: usize) {
-        self.starved[tree].insert(id);
+        self.waits_for_slot[tree].insert(id);
     }
 
     /// Takes the oldest. `has_slot`: whether an operation finds a send slot of a tree now.
     pub(super) fn next(&mut self, has_slot: impl Fn(OpId, usize) -> bool) -> Option<OpId> {
         // Where the oldest of the starved finds no slot, no later one does.
-        let fed = self.starved.iter().enumerate();
+        let fed = self.waits_for_slot.iter().enumerate();
         let fed = fed.filter_map(|(tree, starved)| {
             let &id = starved.first()?;
             has_slot(id, tree).then_some(id)
         });
         let next = fed.chain(self.ready.first().copied()).min()?;
         self.ready.remove(&next);
-        for starved in &mut self.starved {
+        for starved in &mut self.waits_for_slot {
             starved.remove(&next);
         }
         Some(next)

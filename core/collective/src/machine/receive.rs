@@ -2,11 +2,11 @@
 //! that may not be is a broken protocol and ends the epoch with the sender's name; one of another epoch is dropped.
 
 use super::Machine;
-use super::cause::{Broken, Violation};
+use super::cause::{Broken, ProtocolViolation};
 use super::io::{Fence, Frame, GroupId, Placement, WORLD};
 
 impl Machine {
-    /// Where the payload of an `Up` or `Down` goes. Only looks; the frame itself comes with
+    /// Where the payload of an `ReduceChunk` or `BroadcastChunk` goes. Only looks; the frame itself comes with
     /// [`super::Input::Frame`].
     #[must_use]
     pub fn place(&self, peer: usize, fence: Fence, frame: &Frame) -> Placement {
@@ -37,30 +37,30 @@ impl Machine {
         }
     }
 
-    fn deliver(&mut self, peer: usize, frame: Frame) -> Result<(), Violation> {
+    fn deliver(&mut self, peer: usize, frame: Frame) -> Result<(), ProtocolViolation> {
         let node = &mut self.node;
         let group = match frame {
-            Frame::Up { group, .. }
+            Frame::ReduceChunk { group, .. }
             | Frame::Refuse { group, .. }
-            | Frame::Down { group, .. }
+            | Frame::BroadcastChunk { group, .. }
             | Frame::Fail { group, .. }
-            | Frame::Want { group, .. }
+            | Frame::ReadyToReceive { group, .. }
             | Frame::Data { group, .. }
-            | Frame::Deny { group, .. }
+            | Frame::ReceiveRejected { group, .. }
             | Frame::Credit { group, .. }
             | Frame::Awaiting { group, .. }
-            | Frame::Mark { group, .. } => group,
+            | Frame::Watermark { group, .. } => group,
             Frame::Abort { broken } => {
                 node.break_with(broken, Some(peer));
                 return Ok(());
             }
             Frame::Heartbeat => return Ok(()),
-            Frame::Bye { group, ended } => {
+            Frame::Leaving { group, ended } => {
                 self.on_leave(peer, group, ended);
                 return Ok(());
             }
             Frame::Open { .. } | Frame::Opened { .. } => {
-                return self.heard_of_opening(peer, &frame);
+                return self.note_opening(peer, &frame);
             }
         };
         let Some(group) = self.groups.get_mut(&group) else {

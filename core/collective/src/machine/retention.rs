@@ -1,54 +1,55 @@
-//! What is final in a group: here, in this node's subtree of tree 0, and everywhere. Marks ride up with parts and down
+//! What is final in a group: here, in this node's subtree of tree 0, and everywhere. Watermarks ride up with parts and down
 //! with chunks of tree 0, and with heartbeats; where an end waits for everybody they travel at once. A result is kept
 //! until every node has told its ranks, because it may have to be served to one that lost its memory.
 
 use std::collections::BTreeMap;
 use topology::OnPeerLoss;
 
-use super::cause::Violation;
+use super::cause::ProtocolViolation;
 use super::config::{Handover, MAX_IN_FLIGHT, Recovery, Start};
-use super::io::{Frame, GroupId, Mark, OpId};
+use super::io::{Frame, GroupId, OpId, Watermark};
 use super::node::Node;
 use super::view::GroupView;
-use crate::recovery::{GroupReport, Held};
+use crate::recovery::{GroupReport, Retained};
 
-/// How far marks may fall behind before they travel on their own: half of what a rank may have in flight.
+/// How far watermarks may fall behind before they travel on their own: half of what a rank may have in flight.
 const URGENT: u64 = MAX_IN_FLIGHT / 2;
-/// The tree that marks travel in.
-pub(super) const MARKS: usize = 0;
+/// The tree that watermarks travel in.
+pub(super) const WATERMARK_TREE: usize = 0;
 
 /// What is final.
 #[derive(Clone, Debug)]
 pub(super) struct Retention {
     /// Operations that are final here, from the first that somebody may need.
-    kept: BTreeMap<OpId, Held>,
+    retained: BTreeMap<OpId, Retained>,
     /// For each local rank, the first operation whose end was not delivered to it.
     delivered: Vec<OpId>,
     /// This node alone: `done` is the first operation that is not final here.
-    own: Mark,
+    own: Watermark,
     /// The last that each child in tree 0 has said of its subtree.
-    below: BTreeMap<usize, Mark>,
+    below: BTreeMap<usize, Watermark>,
     /// Of all nodes, as far as it is known here.
-    everywhere: Mark,
-    sent_up: Mark,
-    sent_down: BTreeMap<usize, Mark>,
+    everywhere: Watermark,
+    sent_up: Watermark,
+    sent_down: BTreeMap<usize, Watermark>,
 }
 
 impl Retention {
     /// `delivered`: for each local rank, the first operation whose end was not delivered to it. All before `base` are over.
     pub(super) fn new(base: OpId, delivered: Vec<OpId>, children: &[usize]) -> Self {
-        let mark = Mark {
-            done: base,
-            told: base,
+        let watermark = Watermark {
+            completed: base,
+            delivered: base,
         };
-        let each: BTreeMap<usize, Mark> = children.iter().map(|&child| (child, mark)).collect();
+        let each: BTreeMap<usize, Watermark> =
+            children.iter().map(|&child| (child, watermark)).collect();
         let mut retention = Self {
-            kept: BTreeMap::new(),
+            retained: BTreeMap::new(),
             delivered,
-            own: mark,
+            own: watermark,
             below: each.clone(),
-            everywhere: mark,
-            sent_up: mark,
+            everywhere: watermark,
+            sent_up: watermark,
             sent_down: each,
         };
         retention.note_delivered();
@@ -56,17 +57,17 @@ impl Retention {
     }
 
     /// An operation is final here.
-    pub(super) fn keep(&mut self, held: Held) {
-        self.kept.insert(held.op, held);
-        while self.kept.contains_key(&self.own.done) {
-            self.own.done += 1;
+    pub(super) fn keep(&mut self, held: Retained) {
+        self.retained.insert(held.op, held);
+        while self.retained.contains_key(&self.own.completed) {
+            self.own.completed += 1;
         }
         // It may have been delivered in an epoch before.
         self.note_delivered();
     }
 
-    pub(super) fn kept(&self, op: OpId) -> Option<&Held> {
-        self.kept.get(&op)
+    pub(super) fn kept(&self, op: OpId) -> Option<&Retained> {
+        self.retained.get(&op)
     }
 
     /// The end of an operation was delivered to a rank.
@@ -77,18 +78,18 @@ impl Retention {
 
     fn note_delivered(&mut self) {
         let all = self.delivered.iter().copied().min().unwrap_or(0);
-        self.own.told = all.min(self.own.done).max(self.own.told);
+        self.own.delivered = all.min(self.own.completed).max(self.own.delivered);
     }
 
     /// The first operation whose result somebody may still need.
     pub(super) fn released(&self) -> OpId {
-        self.everywhere.told
+        self.everywhere.delivered
     }
 
     /// Whether the end of an operation that is final here may be delivered to a rank.
     pub(super) fn may_deliver(&self, rank: usize, op: OpId, recovery: &Recovery) -> bool {
         let is_stable = match recovery.handover {
-            Handover::Stable => op < self.everywhere.done,
+            Handover::Stable => op < self.everywhere.completed,
             Handover::Immediate => true,
         };
         // In order, so that one number says what was delivered to a rank.
@@ -102,43 +103,47 @@ impl Retention {
     /// Lets go of the operations that need not be kept any more.
     pub(super) fn release(&mut self, on_peer_loss: OnPeerLoss) -> Vec<OpId> {
         let end = match on_peer_loss {
-            OnPeerLoss::Shrink => self.everywhere.told,
+            OnPeerLoss::Shrink => self.everywhere.delivered,
             // Nobody is ever served.
-            OnPeerLoss::Restart => self.own.told,
+            OnPeerLoss::Restart => self.own.delivered,
         };
-        if self.kept.first_key_value().is_none_or(|(&op, _)| op >= end) {
+        if self
+            .retained
+            .first_key_value()
+            .is_none_or(|(&op, _)| op >= end)
+        {
             return Vec::new();
         }
-        let rest = self.kept.split_off(&end);
-        std::mem::replace(&mut self.kept, rest)
+        let rest = self.retained.split_off(&end);
+        std::mem::replace(&mut self.retained, rest)
             .into_keys()
             .collect()
     }
 
-    fn subtree(&self) -> Mark {
-        self.below.values().fold(self.own, |all, &below| Mark {
-            done: all.done.min(below.done),
-            told: all.told.min(below.told),
+    fn subtree(&self) -> Watermark {
+        self.below.values().fold(self.own, |all, &below| Watermark {
+            completed: all.completed.min(below.completed),
+            delivered: all.delivered.min(below.delivered),
         })
     }
 
-    fn learn(&mut self, mark: Mark) {
-        self.everywhere.done = self.everywhere.done.max(mark.done);
-        self.everywhere.told = self.everywhere.told.max(mark.told);
+    fn learn(&mut self, watermark: Watermark) {
+        self.everywhere.completed = self.everywhere.completed.max(watermark.completed);
+        self.everywhere.delivered = self.everywhere.delivered.max(watermark.delivered);
     }
 
-    /// The mark that rides with the next part to the parent in a tree.
-    pub(super) fn mark_up(&mut self, tree: usize) -> Mark {
-        if tree == MARKS {
+    /// The watermark that rides with the next part to the parent in a tree.
+    pub(super) fn watermark_up(&mut self, tree: usize) -> Watermark {
+        if tree == WATERMARK_TREE {
             self.sent_up = self.subtree();
         }
         self.sent_up
     }
 
-    /// The mark that rides with the next chunk to a child in a tree.
-    pub(super) fn mark_down(&mut self, peer: usize, tree: usize) -> Mark {
+    /// The watermark that rides with the next chunk to a child in a tree.
+    pub(super) fn watermark_down(&mut self, peer: usize, tree: usize) -> Watermark {
         let everywhere = self.everywhere;
-        if tree == MARKS {
+        if tree == WATERMARK_TREE {
             self.sent_down.insert(peer, everywhere);
         }
         everywhere
@@ -146,75 +151,83 @@ impl Retention {
 
     /// A neighbour in tree 0 says how far its subtree is, or everybody.
     /// `oldest`: the first operation that is not over here.
-    pub(super) fn on_mark(
+    pub(super) fn on_watermark(
         &mut self,
         view: &GroupView,
         peer: usize,
-        mark: Mark,
+        watermark: Watermark,
         oldest: OpId,
-    ) -> Result<(), Violation> {
-        if mark.told > mark.done || mark.done > oldest + 4 * MAX_IN_FLIGHT {
-            return Err(Violation::Operation);
+    ) -> Result<(), ProtocolViolation> {
+        if watermark.delivered > watermark.completed
+            || watermark.completed > oldest + 4 * MAX_IN_FLIGHT
+        {
+            return Err(ProtocolViolation::Operation);
         }
         if let Some(below) = self.below.get_mut(&peer) {
-            below.done = below.done.max(mark.done);
-            below.told = below.told.max(mark.told);
+            below.completed = below.completed.max(watermark.completed);
+            below.delivered = below.delivered.max(watermark.delivered);
             return Ok(());
         }
-        if view.parent(MARKS) != Some(peer) {
-            return Err(Violation::Direction);
+        if view.parent(WATERMARK_TREE) != Some(peer) {
+            return Err(ProtocolViolation::Direction);
         }
-        self.learn(mark);
+        self.learn(watermark);
         Ok(())
     }
 
     /// A node that leaves in good order has delivered all that it had ended to its ranks, which says that it was final
     /// everywhere where deliveries wait for that.
     pub(super) fn on_leave(&mut self, view: &GroupView, peer: usize, ended: OpId) {
-        let mark = Mark {
-            done: ended,
-            told: ended,
+        let watermark = Watermark {
+            completed: ended,
+            delivered: ended,
         };
         if let Some(below) = self.below.get_mut(&peer) {
-            *below = mark;
+            *below = watermark;
         }
         if view.recovery.handover == Handover::Stable {
-            self.learn(Mark { told: 0, ..mark });
+            self.learn(Watermark {
+                delivered: 0,
+                ..watermark
+            });
         }
     }
 
-    /// Learns what follows at the root, and sends marks that cannot wait for a chunk or a heartbeat.
-    pub(super) fn pass_marks(&mut self, view: &GroupView, node: &mut Node) {
+    /// Learns what follows at the root, and sends watermarks that cannot wait for a chunk or a heartbeat.
+    pub(super) fn pass_watermarks(&mut self, view: &GroupView, node: &mut Node) {
         let recovery = view.recovery;
-        if !recovery.needs_marks() {
+        if !recovery.needs_watermarks() {
             return; // Nobody waits for what they say.
         }
         let subtree = self.subtree();
-        if view.parent(MARKS).is_none() {
+        if view.parent(WATERMARK_TREE).is_none() {
             self.learn(subtree);
         }
         if (recovery.handover, recovery.on_peer_loss) == (Handover::Immediate, OnPeerLoss::Restart)
         {
-            return; // Nothing is kept that marks could let go.
+            return; // Nothing is kept that watermarks could let go.
         }
-        let due = |news: Mark, sent: Mark| match (recovery.handover, recovery.on_peer_loss) {
-            (Handover::Stable, OnPeerLoss::Restart) => news.done > sent.done,
-            (Handover::Stable, OnPeerLoss::Shrink) => {
-                news.done > sent.done || news.told >= sent.told + URGENT
-            }
-            (Handover::Immediate, OnPeerLoss::Shrink) => news.told >= sent.told + URGENT,
-            (Handover::Immediate, OnPeerLoss::Restart) => false,
-        };
+        let due =
+            |news: Watermark, sent: Watermark| match (recovery.handover, recovery.on_peer_loss) {
+                (Handover::Stable, OnPeerLoss::Restart) => news.completed > sent.completed,
+                (Handover::Stable, OnPeerLoss::Shrink) => {
+                    news.completed > sent.completed || news.delivered >= sent.delivered + URGENT
+                }
+                (Handover::Immediate, OnPeerLoss::Shrink) => {
+                    news.delivered >= sent.delivered + URGENT
+                }
+                (Handover::Immediate, OnPeerLoss::Restart) => false,
+            };
         if due(subtree, self.sent_up)
-            && let Some(peer) = view.parent(MARKS)
+            && let Some(peer) = view.parent(WATERMARK_TREE)
         {
-            self.send_mark(view, node, peer);
+            self.send_watermark(view, node, peer);
         }
         let everywhere = self.everywhere;
         let sent = self.sent_down.clone();
         for (peer, sent) in sent {
             if due(everywhere, sent) {
-                self.send_mark(view, node, peer);
+                self.send_watermark(view, node, peer);
             }
         }
     }
@@ -223,41 +236,41 @@ impl Retention {
     pub(super) fn beat(&mut self, view: &GroupView, node: &mut Node, peer: usize) -> bool {
         let news = match self.sent_down.get(&peer) {
             Some(&sent) => sent != self.everywhere,
-            None => view.parent(MARKS) == Some(peer) && self.sent_up != self.subtree(),
+            None => view.parent(WATERMARK_TREE) == Some(peer) && self.sent_up != self.subtree(),
         };
         if news {
-            self.send_mark(view, node, peer);
+            self.send_watermark(view, node, peer);
         }
         news
     }
 
     /// The group is over here: those below learn now what they would never hear any more.
-    pub(super) fn send_last_marks(&mut self, view: &GroupView, node: &mut Node) {
+    pub(super) fn send_last_watermarks(&mut self, view: &GroupView, node: &mut Node) {
         let everywhere = self.everywhere;
         for (peer, sent) in self.sent_down.clone() {
             if sent != everywhere {
-                self.send_mark(view, node, peer);
+                self.send_watermark(view, node, peer);
             }
         }
     }
 
-    fn send_mark(&mut self, view: &GroupView, node: &mut Node, peer: usize) {
-        let mark = if self.below.contains_key(&peer) {
-            self.mark_down(peer, MARKS)
+    fn send_watermark(&mut self, view: &GroupView, node: &mut Node, peer: usize) {
+        let watermark = if self.below.contains_key(&peer) {
+            self.watermark_down(peer, WATERMARK_TREE)
         } else {
-            self.mark_up(MARKS)
+            self.watermark_up(WATERMARK_TREE)
         };
         let group = view.id;
-        view.send(node, peer, Frame::Mark { group, mark }, None);
+        view.send(node, peer, Frame::Watermark { group, watermark }, None);
     }
 
     /// How far this node is with a group that it has not opened again in this epoch: as far as before.
     pub(super) fn report_of(start: &Start) -> GroupReport {
         GroupReport {
             group: start.resume.group,
-            told_all: start.told.iter().copied().min().unwrap_or(0),
-            told_any: start.told.iter().copied().max().unwrap_or(0),
-            held: start.held.clone(),
+            delivered_to_all: start.delivered.iter().copied().min().unwrap_or(0),
+            delivered_to_any: start.delivered.iter().copied().max().unwrap_or(0),
+            retained: start.retained.clone(),
             refused: None,
         }
     }
@@ -267,9 +280,9 @@ impl Retention {
         let delivered = &self.delivered;
         GroupReport {
             group,
-            told_all: delivered.iter().copied().min().unwrap_or(0),
-            told_any: delivered.iter().copied().max().unwrap_or(0),
-            held: self.kept.values().copied().collect(),
+            delivered_to_all: delivered.iter().copied().min().unwrap_or(0),
+            delivered_to_any: delivered.iter().copied().max().unwrap_or(0),
+            retained: self.retained.values().copied().collect(),
             refused: None,
         }
     }

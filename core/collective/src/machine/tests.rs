@@ -5,11 +5,11 @@ use topology::OnPeerLoss;
 use super::config::tests::config;
 use super::*;
 use crate::op::Call;
-use crate::recovery::{GroupResume, Held, Served};
+use crate::recovery::{GroupResume, Retained, Served};
 use crate::{DType, DoubleTree, Layout, OpKind};
 
-fn held(bytes: u64) -> Held {
-    Held {
+fn held(bytes: u64) -> Retained {
+    Retained {
         op: 4,
         epoch: 1,
         call: Call {
@@ -24,7 +24,7 @@ fn held(bytes: u64) -> Held {
 }
 
 /// The second of two nodes in an epoch that serves operation 4, whose end its rank was told before.
-fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
+fn second_of_two(served: Served, mine: Option<Retained>) -> Machine {
     let start = Start {
         resume: GroupResume {
             group: WORLD,
@@ -32,8 +32,8 @@ fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
             served: vec![served],
             refused: None,
         },
-        told: vec![5],
-        held: mine.into_iter().collect(),
+        delivered: vec![5],
+        retained: mine.into_iter().collect(),
     };
     let config = Config {
         node: 1,
@@ -50,7 +50,7 @@ fn second_of_two(served: Served, mine: Option<Held>) -> Machine {
 
 fn served(bytes: u64, spread: bool) -> Served {
     Served {
-        held: held(bytes),
+        retained: held(bytes),
         holder: 0,
         spread,
     }
@@ -58,20 +58,20 @@ fn served(bytes: u64, spread: bool) -> Served {
 
 /// The only chunk of the served operation, from the root of tree 0.
 fn down() -> Frame {
-    Frame::Down {
+    Frame::BroadcastChunk {
         group: WORLD,
         tree: 0,
         op: 4,
         chunk: 0,
         bytes: 8,
-        mark: Mark::default(),
+        watermark: Watermark::default(),
     }
 }
 
 #[test]
 fn what_is_served_is_written_only_where_it_is_not_yet() {
     let place = |complete| {
-        let mine = Held {
+        let mine = Retained {
             complete,
             ..held(8)
         };
@@ -89,14 +89,20 @@ fn what_is_served_is_written_only_where_it_is_not_yet() {
 fn what_is_served_is_not_written_where_it_lay_before_although_all_were_told() {
     let mut machine = second_of_two(served(8, true), Some(held(8)));
     let fence = machine.node.config.fence;
-    let mark = Mark { done: 5, told: 5 };
+    let watermark = Watermark {
+        completed: 5,
+        delivered: 5,
+    };
     let all = Input::Frame {
         peer: 0,
         fence,
-        frame: Frame::Mark { group: WORLD, mark },
+        frame: Frame::Watermark {
+            group: WORLD,
+            watermark,
+        },
     };
     machine.handle(Duration::ZERO, all, &mut Vec::new());
-    assert_eq!(machine.report()[0].held, [], "it is let go");
+    assert_eq!(machine.report()[0].retained, [], "it is let go");
     assert_eq!(machine.place(0, fence, &down()), Placement::Discard);
 }
 
@@ -106,8 +112,8 @@ fn who_forgot_what_its_ranks_were_told_holds_it_only_where_there_are_no_bytes() 
     for (bytes, complete) in [(8, false), (0, true)] {
         let machine = second_of_two(served(bytes, false), None);
         let report = &machine.report()[0];
-        assert_eq!((report.told_all, report.held.len()), (5, 1));
-        assert_eq!(report.held[0].complete, complete);
+        assert_eq!((report.delivered_to_all, report.retained.len()), (5, 1));
+        assert_eq!(report.retained[0].complete, complete);
     }
 }
 
@@ -131,7 +137,7 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
     assert!(!effects.iter().any(told), "nobody is told twice");
     let bye = Effect::Send {
         peer: 0,
-        frame: Frame::Bye {
+        frame: Frame::Leaving {
             group: WORLD,
             ended: 5,
         },
@@ -144,10 +150,13 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
 fn what_was_told_everywhere_before_it_came_by_is_released() {
     let mut machine = second_of_two(served(8, true), Some(held(8)));
     let fence = machine.node.config.fence;
-    let mark = Mark { done: 5, told: 5 };
+    let watermark = Watermark {
+        completed: 5,
+        delivered: 5,
+    };
     let group = WORLD;
     let mut effects = Vec::new();
-    for frame in [Frame::Mark { group, mark }, down()] {
+    for frame in [Frame::Watermark { group, watermark }, down()] {
         let peer = 0;
         let frame = Input::Frame { peer, fence, frame };
         machine.handle(Duration::ZERO, frame, &mut effects);
@@ -171,8 +180,8 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
             }],
             refused: None,
         },
-        told: vec![3],
-        held: vec![held(8)],
+        delivered: vec![3],
+        retained: vec![held(8)],
     };
     let config = Config {
         node: 1,
@@ -191,7 +200,7 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
         machine.handle(Duration::ZERO, input, &mut effects);
         let op = |effect: &Effect| {
             let Effect::Send {
-                frame: Frame::Up { op, .. },
+                frame: Frame::ReduceChunk { op, .. },
                 ..
             } = effect
             else {
@@ -266,7 +275,7 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
         machine.handle(now, submit, &mut Vec::new());
         machine.in_flight()
     };
-    let status = Status {
+    let status = OperationStatus {
         group: WORLD,
         op: 0,
         call: Some(call),
@@ -278,7 +287,7 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
         chunks: 0,
     };
     assert_eq!(call_of(1, 1), std::slice::from_ref(&status));
-    let all = Status {
+    let all = OperationStatus {
         age: Duration::from_secs(2),
         joined: vec![0, 1],
         missing: vec![],
@@ -306,8 +315,8 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
             served: Vec::new(),
             refused: None,
         },
-        told,
-        held: Vec::new(),
+        delivered: told,
+        retained: Vec::new(),
     };
     let opens = |ranks: Vec<u32>| {
         let starts = vec![start(WORLD, vec![3, 3]), start(7, vec![3, 3])];
@@ -361,12 +370,12 @@ fn who_opens_a_group_late_and_alone_on_its_node_hears_that_others_were_told_it_i
             served: Vec::new(),
             refused,
         },
-        told: if group == WORLD {
+        delivered: if group == WORLD {
             vec![0, 0]
         } else {
             Vec::new()
         },
-        held: Vec::new(),
+        retained: Vec::new(),
     };
     let config = Config {
         layout: Layout::new(&[2, 1]).unwrap().of_members(&[0]).unwrap(),
@@ -435,7 +444,7 @@ fn what_is_sent_to_a_rank_that_has_left_fails_as_soon_as_its_node_knows() {
     let bye = Input::Frame {
         peer: 1,
         fence,
-        frame: Frame::Bye {
+        frame: Frame::Leaving {
             group: WORLD,
             ended: 0,
         },
@@ -444,7 +453,7 @@ fn what_is_sent_to_a_rank_that_has_left_fails_as_soon_as_its_node_knows() {
         let send = |op, to| {
             let kind = OpKind::Send { to };
             let (group, rank, refused) = (WORLD, 0, None);
-            Input::Post {
+            Input::SendRecv {
                 group,
                 rank,
                 op,
@@ -467,14 +476,14 @@ fn what_is_sent_to_a_rank_that_has_left_fails_as_soon_as_its_node_knows() {
                 };
                 let text = outcome.unwrap_err().to_string();
                 assert!(text.contains("has left"), "{text}");
-                Some(op - FIRST_POST)
+                Some(op - FIRST_SEND_RECV)
             };
             effects.iter().filter_map(end).collect::<Vec<_>>()
         };
-        assert_eq!(ends(send(FIRST_POST, to)), [0_u64; 0]);
-        assert_eq!(ends(send(FIRST_POST + 1, stays)), [0_u64; 0]);
+        assert_eq!(ends(send(FIRST_SEND_RECV, to)), [0_u64; 0]);
+        assert_eq!(ends(send(FIRST_SEND_RECV + 1, stays)), [0_u64; 0]);
         assert_eq!(ends(leaves), [0]);
-        assert_eq!(ends(send(FIRST_POST + 2, to)), [2]);
+        assert_eq!(ends(send(FIRST_SEND_RECV + 2, to)), [2]);
         assert_eq!(machine.broken(), None);
     }
 }

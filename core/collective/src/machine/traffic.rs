@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::cause::{Verdict, Violation};
+use super::cause::{ProtocolViolation, Verdict};
 use super::config::MAX_IN_FLIGHT;
 use super::io::{Frame, OpId};
 use super::node::Node;
@@ -61,7 +61,7 @@ pub(super) struct Traffic {
 impl Traffic {
     pub(super) fn new(view: &GroupView) -> Self {
         let is_child = |peer, tree| view.children(tree).contains(&peer);
-        let peers = view.trees.neighbours(view.node).into_iter();
+        let peers = view.trees.tree_peers(view.node).into_iter();
         let edges: BTreeMap<usize, Edge> = peers
             .map(|peer| {
                 let child = [0, 1].map(|tree| is_child(peer, tree).then(Child::default));
@@ -115,13 +115,13 @@ impl Traffic {
         peer: usize,
         tree: u8,
         slot: u8,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         view.check_parent(peer, tree)?;
         let slots = self.parents[usize::from(tree)].as_mut();
         if slots.is_some_and(|slots| slots.returned(slot)) {
             Ok(())
         } else {
-            Err(Violation::Slot)
+            Err(ProtocolViolation::Slot)
         }
     }
 
@@ -133,17 +133,17 @@ impl Traffic {
         tree: u8,
         slot: u8,
         bytes: u32,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         if tree > 1 {
-            return Err(Violation::Tree);
+            return Err(ProtocolViolation::Tree);
         }
         let child = self.child(peer, usize::from(tree));
-        let child = child.ok_or(Violation::Direction)?;
+        let child = child.ok_or(ProtocolViolation::Direction)?;
         if slot >= view.slots || child.taken & (1 << slot) != 0 {
-            return Err(Violation::Slot);
+            return Err(ProtocolViolation::Slot);
         }
         if bytes > view.chunk_bytes {
-            return Err(Violation::Chunk);
+            return Err(ProtocolViolation::Chunk);
         }
         Ok(())
     }
@@ -230,13 +230,13 @@ impl Traffic {
         peer: usize,
         id: OpId,
         verdict: Verdict,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let Some(edge) = self.edges.get_mut(&peer) else {
             return Ok(());
         };
         edge.refused.insert(id, verdict);
         if edge.refused.len() as u64 > 2 * MAX_IN_FLIGHT {
-            return Err(Violation::Operation);
+            return Err(ProtocolViolation::Operation);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What does not change about a group while an epoch lasts: the nodes and ranks that it has, its trees over them, the sizes
 //! of its memory, and how its numbers for nodes and ranks become those that the shell and the links know.
 
-use super::cause::{Claim, Reason, Violation};
+use super::cause::{Claim, ProtocolViolation, Reason};
 use super::config::{Config, Recovery};
 use super::io::{Buffer, Frame, GroupId, MessageId, OpId, Region, Ticket, WORLD};
 use super::node::Node;
@@ -123,11 +123,11 @@ impl GroupView {
         self.trees.share_zone(self.node, self.home(rank))
     }
 
-    pub(super) fn check_message(&self, message: &MessageId) -> Result<(), Violation> {
+    pub(super) fn check_message(&self, message: &MessageId) -> Result<(), ProtocolViolation> {
         if self.layout.has_rank(message.from) && self.layout.has_rank(message.to) {
             Ok(())
         } else {
-            Err(Violation::Message)
+            Err(ProtocolViolation::Message)
         }
     }
 
@@ -136,14 +136,14 @@ impl GroupView {
     }
 
     /// Whether a frame may come from this node as from the parent in a tree.
-    pub(super) fn check_parent(&self, peer: usize, tree: u8) -> Result<(), Violation> {
+    pub(super) fn check_parent(&self, peer: usize, tree: u8) -> Result<(), ProtocolViolation> {
         if tree > 1 {
-            return Err(Violation::Tree);
+            return Err(ProtocolViolation::Tree);
         }
         if self.parent(tree.into()) == Some(peer) {
             Ok(())
         } else {
-            Err(Violation::Direction)
+            Err(ProtocolViolation::Direction)
         }
     }
 
@@ -152,8 +152,8 @@ impl GroupView {
     }
 
     /// Parent and children in a tree.
-    pub(super) fn neighbours(&self, tree: usize) -> impl Iterator<Item = usize> + '_ {
-        self.trees.trees[tree].neighbours(self.node)
+    pub(super) fn tree_peers(&self, tree: usize) -> impl Iterator<Item = usize> + '_ {
+        self.trees.trees[tree].tree_peers(self.node)
     }
 
     /// The trees in which this node has a parent.
@@ -165,14 +165,14 @@ impl GroupView {
 
     /// Everybody it exchanges frames with in its trees, as links know them.
     pub(super) fn peers(&self) -> impl Iterator<Item = usize> + '_ {
-        let all = self.trees.neighbours(self.node).into_iter();
+        let all = self.trees.tree_peers(self.node).into_iter();
         all.map(|peer| self.nodes[peer])
     }
 
     /// The neighbours that have messages passed on by this node.
-    pub(super) fn relays(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn forwards(&self) -> impl Iterator<Item = usize> + '_ {
         let passes = self.nodes.len() > 2;
-        self.neighbours(0).filter(move |_| passes)
+        self.tree_peers(0).filter(move |_| passes)
     }
 
     /// This node's step for a chunk.

@@ -29,7 +29,9 @@ impl Node {
     pub(super) fn pass_time(&mut self, now: Duration) {
         let gap = now.saturating_sub(self.now);
         if gap > self.config.timing.suspect / 2 {
-            self.links.values_mut().for_each(|link| link.heard += gap);
+            self.links
+                .values_mut()
+                .for_each(|link| link.last_frame += gap);
         }
         self.now = self.now.max(now);
     }
@@ -38,7 +40,7 @@ impl Node {
         let Some(link) = self.links.get_mut(&peer) else {
             return;
         };
-        link.heard = self.now;
+        link.last_frame = self.now;
         if std::mem::take(&mut link.suspect) {
             self.out.push(Effect::Recovered { peer });
         }
@@ -54,7 +56,7 @@ impl Node {
             } else {
                 timing.suspect
             };
-            (link.heard + silence).min(link.sent + timing.heartbeat)
+            (link.last_frame + silence).min(link.sent + timing.heartbeat)
         });
         due.min().unwrap_or(Duration::MAX)
     }
@@ -80,7 +82,7 @@ impl Node {
         let Some(link) = self.links.get_mut(&peer).filter(|link| !link.left) else {
             return false;
         };
-        let silent = now.saturating_sub(link.heard);
+        let silent = now.saturating_sub(link.last_frame);
         if silent >= timing.lost {
             let by = self.config.node;
             self.break_with(Broken::NodeSilent { node: peer, by }, None);

@@ -19,8 +19,8 @@ use std::net::{IpAddr, SocketAddr};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Progress, Reason};
-use crate::recovery::{Report, Resume};
+use super::{Progress, SuspicionReason};
+use crate::recovery::{EpochReport, Resume};
 pub use events::{event, fits, stopped, to_sidecar};
 
 /// The port of the rendezvous service.
@@ -95,7 +95,7 @@ pub enum ToOperator {
         /// Its node rank.
         rank: u32,
         /// What is wrong with it.
-        reason: Reason,
+        reason: SuspicionReason,
         /// The same for a person.
         detail: String,
     },
@@ -112,7 +112,7 @@ pub enum ToOperator {
         /// The epoch.
         epoch: u64,
         /// How far it is.
-        report: Report,
+        report: EpochReport,
         /// Members that answered it.
         reached: Vec<u32>,
         /// Members that did not.
@@ -121,7 +121,8 @@ pub enum ToOperator {
     /// A process of its trainer is gone. Said again on every connection.
     RankLost,
     /// Leaving on purpose.
-    Bye,
+    #[serde(rename = "bye")]
+    Leaving,
 }
 
 /// What the operator says.
@@ -232,7 +233,7 @@ pub trait Messages: DeserializeOwned {
 #[derive(Deserialize)]
 struct Stopped {
     epoch: u64,
-    report: Report,
+    report: EpochReport,
     reached: Vec<u32>,
     unreached: Vec<u32>,
 }

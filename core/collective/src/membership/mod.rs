@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use presence::Summary;
-pub use recover::Policy;
 use recover::Recovery;
+pub use recover::RecoveryPolicy;
 pub use survivors::{MOST_ASKED, Reach, probes, survivors};
 use suspicions::Suspicions;
 pub use types::{
-    Break, Commit, Connection, Effect, Endpoint, Event, Message, Phase, Progress, Reason, Refusal,
-    Suspicion, View,
+    Break, Commit, Connection, Endpoint, GangPhase, GangView, HelloRefusal, MembershipEffect,
+    MembershipEvent, MembershipMessage, Progress, Suspicion, SuspicionReason,
 };
 
 /// The first epoch of every attempt.
@@ -46,7 +46,7 @@ struct Member {
     /// The last epoch that it joined.
     joined: Option<u64>,
     left: bool,
-    heard: Duration,
+    last_heartbeat: Duration,
 }
 
 /// How far this leader has brought the epoch.
@@ -99,12 +99,17 @@ impl Membership {
     /// An attempt over nodes `0..nodes` of which nothing is known yet.
     #[must_use]
     pub fn new(nodes: u32) -> Self {
-        Self::resume(nodes, Policy::default(), None, Duration::ZERO)
+        Self::resume(nodes, RecoveryPolicy::default(), None, Duration::ZERO)
     }
 
     /// An attempt of which the store may hold what earlier leaders have committed.
     #[must_use]
-    pub fn resume(nodes: u32, policy: Policy, committed: Option<Commit>, now: Duration) -> Self {
+    pub fn resume(
+        nodes: u32,
+        policy: RecoveryPolicy,
+        committed: Option<Commit>,
+        now: Duration,
+    ) -> Self {
         let recovery = Recovery::new(policy, committed, now);
         let committed = recovery.committed.as_ref();
         let epoch = committed.map_or(FIRST_EPOCH, |commit| commit.epoch);
@@ -132,10 +137,15 @@ impl Membership {
     }
 
     /// Takes one event and appends what has to be done. `now` is any monotonic time.
-    pub fn handle(&mut self, now: Duration, event: Event, effects: &mut Vec<Effect>) {
+    pub fn handle(
+        &mut self,
+        now: Duration,
+        event: MembershipEvent,
+        effects: &mut Vec<MembershipEffect>,
+    ) {
         self.pass_time(now);
         match event {
-            Event::Hello {
+            MembershipEvent::Hello {
                 connection,
                 rank,
                 endpoint,
@@ -143,8 +153,10 @@ impl Membership {
             } => {
                 self.hello(connection, rank, endpoint, joined, effects);
             }
-            Event::Joined { connection, epoch } => self.joined(connection, epoch, effects),
-            Event::Heartbeat {
+            MembershipEvent::Joined { connection, epoch } => {
+                self.joined(connection, epoch, effects);
+            }
+            MembershipEvent::Heartbeat {
                 connection,
                 progress,
             } => {
@@ -152,7 +164,7 @@ impl Membership {
                     return;
                 }
             }
-            Event::Suspect {
+            MembershipEvent::Suspect {
                 connection,
                 epoch,
                 rank,
@@ -160,43 +172,43 @@ impl Membership {
             } => {
                 self.suspect(connection, epoch, rank, reason);
             }
-            Event::Recovered {
+            MembershipEvent::Recovered {
                 connection,
                 epoch,
                 rank,
             } => {
                 self.recovered(connection, epoch, rank);
             }
-            Event::Bye { connection } => {
-                self.hear(connection);
+            MembershipEvent::Leaving { connection } => {
+                self.note_alive(connection);
                 if let Some(&rank) = self.connections.get(&connection) {
                     self.change(rank, |member| member.left = true);
-                    self.is_out(rank);
+                    self.mark_out(rank);
                 }
             }
-            Event::Stopped {
+            MembershipEvent::Stopped {
                 connection,
                 epoch,
                 report,
                 reach,
             } => self.stopped(connection, epoch, report, reach, effects),
-            Event::RankLost { connection } => {
-                self.hear(connection);
+            MembershipEvent::RankLost { connection } => {
+                self.note_alive(connection);
                 if let Some(&rank) = self.connections.get(&connection) {
-                    self.is_out(rank);
+                    self.mark_out(rank);
                 }
             }
-            Event::Gone { rank } => self.is_out(rank),
-            Event::Committed { epoch } => self.committed(epoch, effects),
-            Event::CommitFailed { current } => self.commit_failed(current, effects),
-            Event::Disconnected { connection } => self.disconnected(connection),
-            Event::Tick => self.look_who_is_quiet(),
+            MembershipEvent::Gone { rank } => self.mark_out(rank),
+            MembershipEvent::Committed { epoch } => self.committed(epoch, effects),
+            MembershipEvent::CommitFailed { current } => self.commit_failed(current, effects),
+            MembershipEvent::Disconnected { connection } => self.disconnected(connection),
+            MembershipEvent::Tick => self.look_who_is_quiet(),
         }
         self.recover(effects);
         let summary = self.summary();
         if summary != self.announced {
             self.announced = summary;
-            effects.push(Effect::Changed);
+            effects.push(MembershipEffect::Changed);
         }
     }
 
@@ -207,7 +219,7 @@ impl Membership {
             .members
             .iter()
             .filter(|&(rank, member)| !member.left && !self.quiet.contains(rank));
-        let quiet = loud.map(|(_, member)| member.heard + QUIET).min();
+        let quiet = loud.map(|(_, member)| member.last_heartbeat + QUIET).min();
         quiet.into_iter().chain(self.recovery_wake_at()).min()
     }
 
@@ -243,33 +255,33 @@ impl Membership {
     }
 
     /// Ranks that this leader hears: they have dialled, have not left, and are not quiet.
-    pub fn heard(&self) -> impl Iterator<Item = u32> {
+    pub fn speaking(&self) -> impl Iterator<Item = u32> {
         let heard = |&(rank, member): &(&u32, &Member)| !member.left && !self.quiet.contains(rank);
         self.members.iter().filter(heard).map(|(&rank, _)| rank)
     }
 
     /// All that is known, by name: it costs as much as there are members.
     #[must_use]
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> GangView {
         let (expected, known) = (self.size(), self.members.len());
-        View {
+        GangView {
             epoch: self.epoch,
             members: self.expected(),
             phase: match (self.stage, known == expected, self.joined == expected) {
-                (Stage::Stopping, ..) => Phase::Stopping {
+                (Stage::Stopping, ..) => GangPhase::Stopping {
                     missing: self.awaited(),
                 },
-                (Stage::Proposing, ..) => Phase::Proposing,
-                (Stage::Heard | Stage::Introduced | Stage::Started, _, true) => Phase::Running,
+                (Stage::Proposing, ..) => GangPhase::Proposing,
+                (Stage::Heard | Stage::Introduced | Stage::Started, _, true) => GangPhase::Running,
                 (Stage::Heard | Stage::Introduced | Stage::Started, true, false) => {
-                    Phase::Connecting {
+                    GangPhase::Connecting {
                         missing: self.ranks_where(|member| {
                             member.is_none_or(|member| !self.has_joined(member))
                         }),
                     }
                 }
                 (Stage::Heard | Stage::Introduced | Stage::Started, false, false) => {
-                    Phase::Gathering {
+                    GangPhase::Gathering {
                         missing: self.ranks_where(|member| member.is_none()),
                     }
                 }
@@ -295,26 +307,27 @@ impl Membership {
         rank: u32,
         endpoint: Endpoint,
         joined: Option<u64>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<MembershipEffect>,
     ) {
-        let refuse = |refusal| Effect::send(connection, Message::Refused(refusal));
+        let refuse =
+            |refusal| MembershipEffect::send(connection, MembershipMessage::Refused(refusal));
         if rank >= self.nodes {
-            effects.push(refuse(Refusal::Rank {
+            effects.push(refuse(HelloRefusal::Rank {
                 rank,
                 nodes: self.nodes,
             }));
             return;
         }
-        if let Some(held) = self.held_by(rank)
+        if let Some(held) = self.connection_of(rank)
             && held != connection
         {
-            effects.push(refuse(Refusal::Connected { rank }));
+            effects.push(refuse(HelloRefusal::Connected { rank }));
             return;
         }
         let committed = self.recovery.committed.is_some() || self.stage == Stage::Proposing;
         if committed && !self.is_member(rank) {
             let epoch = self.epoch;
-            effects.push(refuse(Refusal::Out { rank, epoch }));
+            effects.push(refuse(HelloRefusal::Out { rank, epoch }));
             return;
         }
         match joined {
@@ -324,7 +337,7 @@ impl Membership {
             // It has not heard yet that its epoch was given up before the start.
             Some(theirs) if theirs < self.epoch && self.stage == Stage::Introduced => {}
             Some(theirs) if theirs < self.epoch => {
-                effects.push(refuse(Refusal::Epoch {
+                effects.push(refuse(HelloRefusal::Epoch {
                     theirs,
                     ours: self.epoch,
                 }));
@@ -332,7 +345,7 @@ impl Membership {
             }
             Some(theirs) if committed => {
                 // Another leads by now.
-                effects.push(refuse(Refusal::Epoch {
+                effects.push(refuse(HelloRefusal::Epoch {
                     theirs,
                     ours: self.epoch,
                 }));
@@ -347,7 +360,7 @@ impl Membership {
             Some(_ours) => {}
             None if self.stage == Stage::Started => {
                 let reason = self.break_with(Break::Restarted { rank });
-                effects.push(refuse(Refusal::Broken(reason)));
+                effects.push(refuse(HelloRefusal::Broken(reason)));
                 return;
             }
             None => {}
@@ -357,7 +370,7 @@ impl Membership {
             connection: Some(connection),
             joined,
             left: false,
-            heard: self.now,
+            last_heartbeat: self.now,
         };
         let earlier = self.insert(rank, member);
         self.connections.insert(connection, rank);
@@ -367,8 +380,8 @@ impl Membership {
             && old != connection
         {
             self.connections.remove(&old);
-            let message = Message::Refused(Refusal::Replaced { rank });
-            effects.push(Effect::send(old, message));
+            let message = MembershipMessage::Refused(HelloRefusal::Replaced { rank });
+            effects.push(MembershipEffect::send(old, message));
         }
         if committed {
             self.answer_member(rank, connection, joined, effects);
@@ -378,13 +391,18 @@ impl Membership {
     }
 
     /// Those who have joined may have missed the go; the others need a roster that nobody has used yet.
-    fn answer_hello(&mut self, connection: Connection, joined: bool, effects: &mut Vec<Effect>) {
+    fn answer_hello(
+        &mut self,
+        connection: Connection,
+        joined: bool,
+        effects: &mut Vec<MembershipEffect>,
+    ) {
         if self.members.len() < self.nodes as usize {
             return;
         }
         if self.stage == Stage::Started {
-            let message = Message::Go { epoch: self.epoch };
-            effects.push(Effect::send(connection, message));
+            let message = MembershipMessage::Go { epoch: self.epoch };
+            effects.push(MembershipEffect::send(connection, message));
             return;
         }
         if self.joined == self.members.len() || joined && self.stage == Stage::Introduced {
@@ -398,28 +416,28 @@ impl Membership {
         }
         self.stage = Stage::Introduced;
         let endpoints = self.members.values().map(|member| member.endpoint);
-        let roster = Message::Roster {
+        let roster = MembershipMessage::Roster {
             epoch: self.epoch,
             endpoints: endpoints.collect(),
         };
         self.send_to_all(roster, effects);
     }
 
-    fn joined(&mut self, connection: Connection, epoch: u64, effects: &mut Vec<Effect>) {
+    fn joined(&mut self, connection: Connection, epoch: u64, effects: &mut Vec<MembershipEffect>) {
         let (ours, stage) = (self.epoch, self.stage);
         let committed = self.recovery.committed.is_some();
-        let Some(rank) = self.hear(connection) else {
+        let Some(rank) = self.note_alive(connection) else {
             return;
         };
         if epoch < ours && (committed || stage == Stage::Introduced) {
             return; // Said before it heard of the new roster.
         }
         if epoch != ours {
-            let message = Message::Refused(Refusal::Epoch {
+            let message = MembershipMessage::Refused(HelloRefusal::Epoch {
                 theirs: epoch,
                 ours,
             });
-            effects.push(Effect::send(connection, message));
+            effects.push(MembershipEffect::send(connection, message));
             return;
         }
         self.change(rank, |member| member.joined = Some(epoch));
@@ -427,7 +445,7 @@ impl Membership {
     }
 
     /// Who has joined and lost its connection is waited for: it may have restarted.
-    fn start_if_all_are_there(&mut self, effects: &mut Vec<Effect>) {
+    fn start_if_all_are_there(&mut self, effects: &mut Vec<MembershipEffect>) {
         let all = self.there == self.size();
         let before = match self.stage {
             Stage::Heard | Stage::Introduced => true,
@@ -442,7 +460,7 @@ impl Membership {
     /// every node sends one a second.
     fn heartbeat(&mut self, connection: Connection, progress: Option<Progress>) -> bool {
         let before = self.changes;
-        if self.hear(connection).is_none() {
+        if self.note_alive(connection).is_none() {
             return false;
         }
         if let Some(progress) = progress {
@@ -451,20 +469,20 @@ impl Membership {
         self.changes != before
     }
 
-    fn suspect(&mut self, connection: Connection, epoch: u64, rank: u32, reason: Reason) {
+    fn suspect(&mut self, connection: Connection, epoch: u64, rank: u32, reason: SuspicionReason) {
         let Some(&by) = self.connections.get(&connection) else {
             return;
         };
-        self.hear(connection);
+        self.note_alive(connection);
         if epoch != self.epoch || rank >= self.nodes || rank == by {
             return;
         }
         self.changes += u64::from(self.suspects.note(rank, by, reason));
         match reason {
-            Reason::Dead | Reason::Silent if !self.shrinks() => {
+            SuspicionReason::Dead | SuspicionReason::Silent if !self.shrinks() => {
                 self.break_with(Break::Lost { rank, by });
             }
-            Reason::Dead | Reason::Silent | Reason::Frozen => {}
+            SuspicionReason::Dead | SuspicionReason::Silent | SuspicionReason::Frozen => {}
         }
     }
 
@@ -473,7 +491,7 @@ impl Membership {
         let Some(&by) = self.connections.get(&connection) else {
             return;
         };
-        self.hear(connection);
+        self.note_alive(connection);
         if epoch == self.epoch {
             self.changes += u64::from(self.suspects.thaw(rank, by));
         }
@@ -507,10 +525,10 @@ impl Membership {
         member.joined == Some(self.epoch)
     }
 
-    fn send_to_all(&self, message: Message, effects: &mut Vec<Effect>) {
+    fn send_to_all(&self, message: MembershipMessage, effects: &mut Vec<MembershipEffect>) {
         let message = Arc::new(message);
         let connections = self.members.values().filter_map(|member| member.connection);
-        effects.extend(connections.map(|connection| Effect::Send {
+        effects.extend(connections.map(|connection| MembershipEffect::Send {
             connection,
             message: Arc::clone(&message),
         }));

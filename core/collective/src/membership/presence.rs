@@ -34,23 +34,24 @@ impl Membership {
     /// Who has not been heard for too long. Time that passes is told by ticks.
     pub(super) fn look_who_is_quiet(&mut self) {
         for (&rank, member) in &self.members {
-            if !member.left && self.now >= member.heard + QUIET && self.quiet.insert(rank) {
+            if !member.left && self.now >= member.last_heartbeat + QUIET && self.quiet.insert(rank)
+            {
                 self.changes += 1;
             }
         }
     }
 
     /// The connection by which a member speaks: while it does, another one is not let in its place.
-    pub(super) fn held_by(&self, rank: u32) -> Option<Connection> {
+    pub(super) fn connection_of(&self, rank: u32) -> Option<Connection> {
         let member = self.members.get(&rank)?;
-        let speaks = self.now < member.heard + QUIET;
+        let speaks = self.now < member.last_heartbeat + QUIET;
         member.connection.filter(|_| speaks && !member.left)
     }
 
     /// Notes a sign of life, and says whose; `None` for a connection that was replaced or never said hello.
-    pub(super) fn hear(&mut self, connection: Connection) -> Option<u32> {
+    pub(super) fn note_alive(&mut self, connection: Connection) -> Option<u32> {
         let rank = *self.connections.get(&connection)?;
-        self.members.get_mut(&rank)?.heard = self.now;
+        self.members.get_mut(&rank)?.last_heartbeat = self.now;
         if self.quiet.remove(&rank) {
             self.changes += 1;
         }

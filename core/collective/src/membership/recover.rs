@@ -10,9 +10,9 @@ use topology::OnPeerLoss;
 
 use super::reports::{Reports, Stopped};
 use super::survivors::{Reach, is_whole, survivors};
-use super::types::{Break, Commit, Effect, Message, Refusal};
+use super::types::{Break, Commit, HelloRefusal, MembershipEffect, MembershipMessage};
 use super::{Connection, Membership, Stage};
-use crate::recovery::{self, GroupReport, Report, Resume};
+use crate::recovery::{self, EpochReport, GroupReport, Resume};
 
 /// How long those who do not reach each other may take to say that they do, once all have reported: a sidecar that
 /// restarts is asked before it listens.
@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// When and with how many the members go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RecoveryPolicy {
     /// Whether at all.
     pub on_peer_loss: OnPeerLoss,
     /// How long a member may be gone before it is out.
@@ -43,7 +43,7 @@ pub struct Policy {
     pub least: u32,
 }
 
-impl Default for Policy {
+impl Default for RecoveryPolicy {
     fn default() -> Self {
         Self {
             on_peer_loss: OnPeerLoss::Restart,
@@ -56,13 +56,13 @@ impl Default for Policy {
 /// What a leader knows about going on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recovery {
-    pub(super) policy: Policy,
+    pub(super) policy: RecoveryPolicy,
     /// The last commit that is known.
     pub(super) committed: Option<Commit>,
     /// Ranks that will not come back: their trainer died, their pod is gone, they left.
     out: BTreeSet<u32>,
     /// Members that have lost their memory since the last commit.
-    forgetful: BTreeSet<u32>,
+    without_memory: BTreeSet<u32>,
     /// Of the epoch at hand.
     reports: Reports,
     /// When the last of them was heard of first or changed.
@@ -80,7 +80,7 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(policy: Policy, committed: Option<Commit>, now: Duration) -> Self {
+    pub(super) fn new(policy: RecoveryPolicy, committed: Option<Commit>, now: Duration) -> Self {
         Self {
             policy,
             committed,
@@ -130,7 +130,7 @@ impl Membership {
     }
 
     /// Everybody has joined: under Shrink this is written down before anybody goes.
-    pub(super) fn go(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn go(&mut self, effects: &mut Vec<MembershipEffect>) {
         let committed = self.recovery.committed.as_ref();
         if self.shrinks() && committed.is_none_or(|commit| commit.epoch != self.epoch) {
             let commit = Commit {
@@ -144,18 +144,18 @@ impl Membership {
         self.stage = Stage::Started;
         self.recovery.since = self.now;
         self.recovery.failed_joins.clear();
-        self.send_to_all(Message::Go { epoch: self.epoch }, effects);
+        self.send_to_all(MembershipMessage::Go { epoch: self.epoch }, effects);
     }
 
-    fn propose(&mut self, commit: Commit, effects: &mut Vec<Effect>) {
+    fn propose(&mut self, commit: Commit, effects: &mut Vec<MembershipEffect>) {
         self.stage = Stage::Proposing;
         self.recovery.since = self.now;
         self.recovery.proposed = Some(commit.clone());
         let after = self.recovery.committed.as_ref().map(|commit| commit.epoch);
-        effects.push(Effect::Commit { commit, after });
+        effects.push(MembershipEffect::Commit { commit, after });
     }
 
-    pub(super) fn committed(&mut self, epoch: u64, effects: &mut Vec<Effect>) {
+    pub(super) fn committed(&mut self, epoch: u64, effects: &mut Vec<MembershipEffect>) {
         let proposed = self
             .recovery
             .proposed
@@ -174,7 +174,7 @@ impl Membership {
     }
 
     /// Takes over what is in the store. Who is not in it is refused.
-    fn adopt(&mut self, commit: Commit, effects: &mut Vec<Effect>) {
+    fn adopt(&mut self, commit: Commit, effects: &mut Vec<MembershipEffect>) {
         let epoch = commit.epoch;
         self.epoch = epoch;
         self.recovery.committed = Some(commit);
@@ -191,14 +191,18 @@ impl Membership {
             self.changes += u64::from(self.quiet.remove(&rank));
             if let Some(connection) = connection {
                 self.connections.remove(&connection);
-                let message = Message::Refused(Refusal::Out { rank, epoch });
-                effects.push(Effect::send(connection, message));
+                let message = MembershipMessage::Refused(HelloRefusal::Out { rank, epoch });
+                effects.push(MembershipEffect::send(connection, message));
             }
         }
         self.count();
     }
 
-    pub(super) fn commit_failed(&mut self, current: Option<Commit>, effects: &mut Vec<Effect>) {
+    pub(super) fn commit_failed(
+        &mut self,
+        current: Option<Commit>,
+        effects: &mut Vec<MembershipEffect>,
+    ) {
         if self.stage != Stage::Proposing {
             return;
         }
@@ -215,7 +219,7 @@ impl Membership {
     }
 
     /// Sends the members of a committed epoch to those who have not joined it.
-    fn introduce_members(&mut self, effects: &mut Vec<Effect>) {
+    fn introduce_members(&mut self, effects: &mut Vec<MembershipEffect>) {
         let Some(next) = self.next() else {
             return;
         };
@@ -223,17 +227,17 @@ impl Membership {
         self.send_to_all(next, effects);
     }
 
-    fn next(&self) -> Option<Message> {
+    fn next(&self) -> Option<MembershipMessage> {
         let commit = self.recovery.committed.as_ref()?;
         let endpoint = |rank: &u32| Some((*rank, self.members.get(rank)?.endpoint));
-        Some(Message::Next {
+        Some(MembershipMessage::Next {
             epoch: commit.epoch,
             members: commit.members.iter().filter_map(endpoint).collect(),
             resume: commit.resume.clone(),
         })
     }
 
-    pub(super) fn introduce_if_all_are_known(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn introduce_if_all_are_known(&mut self, effects: &mut Vec<MembershipEffect>) {
         if self.members.len() < self.size() {
             return;
         }
@@ -251,10 +255,10 @@ impl Membership {
         rank: u32,
         connection: Connection,
         joined: Option<u64>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<MembershipEffect>,
     ) {
         if joined.is_none() {
-            self.recovery.forgetful.insert(rank);
+            self.recovery.without_memory.insert(rank);
             self.recovery.reports.remove(rank);
         }
         let message = match self.stage {
@@ -266,7 +270,9 @@ impl Membership {
                 self.introduce_if_all_are_known(effects);
                 return;
             }
-            Stage::Started if joined == Some(self.epoch) => Message::Go { epoch: self.epoch },
+            Stage::Started if joined == Some(self.epoch) => {
+                MembershipMessage::Go { epoch: self.epoch }
+            }
             Stage::Introduced if joined == Some(self.epoch) => {
                 self.start_if_all_are_there(effects);
                 return;
@@ -277,10 +283,10 @@ impl Membership {
             },
             Stage::Started | Stage::Proposing => return,
         };
-        effects.push(Effect::send(connection, message));
+        effects.push(MembershipEffect::send(connection, message));
     }
 
-    pub(super) fn is_out(&mut self, rank: u32) {
+    pub(super) fn mark_out(&mut self, rank: u32) {
         self.recovery.out.insert(rank);
     }
 
@@ -288,14 +294,14 @@ impl Membership {
         &mut self,
         connection: Connection,
         epoch: u64,
-        report: Report,
+        report: EpochReport,
         reach: Reach,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<MembershipEffect>,
     ) {
         let Some(&rank) = self.connections.get(&connection) else {
             return;
         };
-        self.hear(connection);
+        self.note_alive(connection);
         let sound = report.iter().all(GroupReport::is_sound) && reach.is_sound();
         if !self.shrinks() || epoch != self.epoch || self.recovery.committed.is_none() || !sound {
             return;
@@ -312,7 +318,7 @@ impl Membership {
     }
 
     /// Asks all members to stop and to report.
-    fn stop(&mut self, effects: &mut Vec<Effect>) {
+    fn stop(&mut self, effects: &mut Vec<MembershipEffect>) {
         self.stage = Stage::Stopping;
         self.recovery.since = self.now;
         self.recovery.changed = self.now;
@@ -320,9 +326,9 @@ impl Membership {
         self.send_to_all(self.revoke(), effects);
     }
 
-    fn revoke(&self) -> Message {
+    fn revoke(&self) -> MembershipMessage {
         let known = self.members.iter();
-        Message::Revoke {
+        MembershipMessage::Revoke {
             epoch: self.epoch,
             members: known
                 .map(|(&rank, member)| (rank, member.endpoint))
@@ -331,14 +337,14 @@ impl Membership {
     }
 
     /// Asks a member on a new connection to stop; those who have lost their memory learn of it from this.
-    fn revoke_newly(&self, connection: Connection, effects: &mut Vec<Effect>) {
+    fn revoke_newly(&self, connection: Connection, effects: &mut Vec<MembershipEffect>) {
         let revoke = Arc::new(self.revoke());
-        let forgetful = self.recovery.forgetful.iter();
+        let forgetful = self.recovery.without_memory.iter();
         let connections = forgetful
             .filter_map(|rank| self.members.get(rank)?.connection)
             .filter(|&other| other != connection)
             .chain([connection]);
-        effects.extend(connections.map(|connection| Effect::Send {
+        effects.extend(connections.map(|connection| MembershipEffect::Send {
             connection,
             message: Arc::clone(&revoke),
         }));
@@ -352,10 +358,10 @@ impl Membership {
             .suspects
             .iter()
             .any(|suspicion| match suspicion.reason {
-                super::Reason::Dead | super::Reason::Silent => true,
-                super::Reason::Frozen => false,
+                super::SuspicionReason::Dead | super::SuspicionReason::Silent => true,
+                super::SuspicionReason::Frozen => false,
             });
-        recovery.out.iter().any(lost) || !recovery.forgetful.is_empty() || given_up
+        recovery.out.iter().any(lost) || !recovery.without_memory.is_empty() || given_up
     }
 
     fn has_left(&self, rank: u32) -> bool {
@@ -369,7 +375,7 @@ impl Membership {
     }
 
     /// Does what time or an event has made possible.
-    pub(super) fn recover(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn recover(&mut self, effects: &mut Vec<MembershipEffect>) {
         if !self.can_recover() {
             return;
         }
@@ -425,7 +431,10 @@ impl Membership {
         let limit = self.recovery.policy.peer_loss;
         let stopping = self.recovery.since + limit;
         // Who has never been heard by this leader is given its time from the beginning.
-        let heard = self.members.get(&rank).map_or(self.began, |one| one.heard);
+        let heard = self
+            .members
+            .get(&rank)
+            .map_or(self.began, |one| one.last_heartbeat);
         let deadline = if self.is_missed(rank) {
             (heard + limit).min(stopping)
         } else {
@@ -437,7 +446,7 @@ impl Membership {
     /// Whether other members have lost it too.
     fn is_missed(&self, rank: u32) -> bool {
         let mut against = self.suspects.against(rank);
-        against.any(|reason| reason != super::Reason::Frozen)
+        against.any(|reason| reason != super::SuspicionReason::Frozen)
             || self.recovery.reports.nobody_reaches(rank)
     }
 
@@ -462,7 +471,7 @@ impl Membership {
         members
     }
 
-    fn propose_survivors(&mut self, effects: &mut Vec<Effect>) {
+    fn propose_survivors(&mut self, effects: &mut Vec<MembershipEffect>) {
         let expected = self.expected();
         if expected.iter().any(|&rank| self.is_awaited(rank)) {
             return;
@@ -500,19 +509,19 @@ impl Membership {
             self.break_with(Break::TooFew { left, least });
             return;
         }
-        let reports: BTreeMap<usize, &Report> = members
+        let reports: BTreeMap<usize, &EpochReport> = members
             .iter()
             .filter_map(stopped)
             .map(|(rank, stopped)| (rank as usize, &stopped.report))
             .collect();
         match recovery::resume(&reports) {
-            Ok(resume) if self.is_fruitless(&members, &resume) => {
+            Ok(resume) if self.count_fruitless(&members, &resume) => {
                 let epochs = FRUITLESS;
                 self.break_with(Break::Fruitless { epochs });
             }
             Ok(resume) => {
                 // Whoever loses its memory from now on has not reported that.
-                self.recovery.forgetful.clear();
+                self.recovery.without_memory.clear();
                 let epoch = self.epoch + 1;
                 let commit = Commit {
                     epoch,
@@ -528,7 +537,7 @@ impl Membership {
     }
 
     /// Counts epochs that begin as the one before; whether they were too many.
-    fn is_fruitless(&mut self, members: &[u32], resume: &Resume) -> bool {
+    fn count_fruitless(&mut self, members: &[u32], resume: &Resume) -> bool {
         let bases = |resume: &Resume| -> Vec<_> {
             let groups = resume.iter();
             groups.map(|group| (group.group, group.base)).collect()

@@ -19,8 +19,8 @@ struct Gang {
 impl Gang {
     fn new(nodes: u32) -> Self {
         let mut gang = Self::proposing(nodes);
-        let effects = gang.handle(Event::Committed { epoch: 1 });
-        let go = Message::Go { epoch: 1 };
+        let effects = gang.handle(MembershipEvent::Committed { epoch: 1 });
+        let go = MembershipMessage::Go { epoch: 1 };
         assert_eq!(told(&effects).len(), nodes as usize);
         assert!(told(&effects).iter().all(|(_, message)| **message == go));
         gang
@@ -28,10 +28,10 @@ impl Gang {
 
     /// All have joined, and that is not written down yet.
     fn proposing(nodes: u32) -> Self {
-        let policy = Policy {
+        let policy = RecoveryPolicy {
             on_peer_loss: OnPeerLoss::Shrink,
             least: 1,
-            ..Policy::default()
+            ..RecoveryPolicy::default()
         };
         let mut gang = Self {
             membership: Membership::resume(nodes, policy, None, Duration::ZERO),
@@ -40,22 +40,22 @@ impl Gang {
         };
         (0..nodes).for_each(|rank| drop(gang.hello(rank, None)));
         (0..nodes).for_each(|rank| drop(gang.joined(rank, 1)));
-        assert_eq!(gang.phase(), Phase::Proposing);
+        assert_eq!(gang.phase(), GangPhase::Proposing);
         gang
     }
 
-    fn handle(&mut self, event: Event) -> Vec<Effect> {
+    fn handle(&mut self, event: MembershipEvent) -> Vec<MembershipEffect> {
         let mut effects = Vec::new();
         self.membership.handle(self.now, event, &mut effects);
         effects
     }
 
-    fn hello(&mut self, rank: u32, joined: Option<u64>) -> Vec<Effect> {
+    fn hello(&mut self, rank: u32, joined: Option<u64>) -> Vec<MembershipEffect> {
         let endpoint = Endpoint {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 9404,
         };
-        self.handle(Event::Hello {
+        self.handle(MembershipEvent::Hello {
             connection: connection(rank),
             rank,
             endpoint,
@@ -63,25 +63,25 @@ impl Gang {
         })
     }
 
-    fn joined(&mut self, rank: u32, epoch: u64) -> Vec<Effect> {
+    fn joined(&mut self, rank: u32, epoch: u64) -> Vec<MembershipEffect> {
         let connection = connection(rank);
-        self.handle(Event::Joined { connection, epoch })
+        self.handle(MembershipEvent::Joined { connection, epoch })
     }
 
     /// It reaches all it asks but these.
-    fn stopped(&mut self, rank: u32, epoch: u64, unreached: &[u32]) -> Vec<Effect> {
+    fn stopped(&mut self, rank: u32, epoch: u64, unreached: &[u32]) -> Vec<MembershipEffect> {
         let all: Vec<u32> = (0..self.nodes).collect();
         let (unreached, reached) = probes(&all, rank)
             .into_iter()
             .partition(|other| unreached.contains(other));
         let report = GroupReport {
             group: 0,
-            told_all: 5,
-            told_any: 5,
-            held: Vec::new(),
+            delivered_to_all: 5,
+            delivered_to_any: 5,
+            retained: Vec::new(),
             refused: None,
         };
-        self.handle(Event::Stopped {
+        self.handle(MembershipEvent::Stopped {
             connection: connection(rank),
             epoch,
             report: vec![report],
@@ -89,24 +89,24 @@ impl Gang {
         })
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> GangPhase {
         self.membership.view().phase
     }
 
     /// A leader that runs looks at the time every second.
-    fn pass(&mut self, time: Duration) -> Vec<Effect> {
+    fn pass(&mut self, time: Duration) -> Vec<MembershipEffect> {
         let mut effects = Vec::new();
         for _ in 0..time.as_secs() {
             self.now += S;
-            effects.extend(self.handle(Event::Tick));
+            effects.extend(self.handle(MembershipEvent::Tick));
         }
         effects
     }
 
     /// It was stopped meanwhile.
-    fn pause(&mut self, time: Duration) -> Vec<Effect> {
+    fn pause(&mut self, time: Duration) -> Vec<MembershipEffect> {
         self.now += time;
-        self.handle(Event::Tick)
+        self.handle(MembershipEvent::Tick)
     }
 }
 
@@ -114,41 +114,44 @@ fn connection(rank: u32) -> Connection {
     Connection(u64::from(rank) + 100)
 }
 
-fn told(effects: &[Effect]) -> Vec<(Connection, &Message)> {
+fn told(effects: &[MembershipEffect]) -> Vec<(Connection, &MembershipMessage)> {
     let message = |effect| match effect {
-        &Effect::Send {
+        &MembershipEffect::Send {
             connection,
             ref message,
         } => Some((connection, &**message)),
-        Effect::Changed | Effect::Commit { .. } => None,
+        MembershipEffect::Changed | MembershipEffect::Commit { .. } => None,
     };
     effects.iter().filter_map(message).collect()
 }
 
 /// Members and predecessor of what is proposed.
-fn proposed(effects: &[Effect]) -> Option<(u64, Vec<u32>, Option<u64>)> {
+fn proposed(effects: &[MembershipEffect]) -> Option<(u64, Vec<u32>, Option<u64>)> {
     effects.iter().find_map(|effect| match effect {
-        Effect::Commit { commit, after } => Some((commit.epoch, commit.members.clone(), *after)),
-        Effect::Send { .. } | Effect::Changed => None,
+        MembershipEffect::Commit { commit, after } => {
+            Some((commit.epoch, commit.members.clone(), *after))
+        }
+        MembershipEffect::Send { .. } | MembershipEffect::Changed => None,
     })
 }
 
 #[test]
 fn nobody_goes_before_the_start_is_written_down() {
     let mut gang = Gang::new(3);
-    assert_eq!(gang.phase(), Phase::Running);
-    let effects = gang.handle(Event::RankLost {
+    assert_eq!(gang.phase(), GangPhase::Running);
+    let effects = gang.handle(MembershipEvent::RankLost {
         connection: connection(1),
     });
-    let revoked =
-        |(_, message): &(Connection, &Message)| matches!(message, Message::Revoke { epoch: 1, .. });
+    let revoked = |(_, message): &(Connection, &MembershipMessage)| {
+        matches!(message, MembershipMessage::Revoke { epoch: 1, .. })
+    };
     assert_eq!(told(&effects).iter().filter(|one| revoked(one)).count(), 3);
     assert_eq!(proposed(&gang.stopped(0, 1, &[])), None);
     let effects = gang.stopped(2, 1, &[]);
     assert_eq!(proposed(&effects), Some((2, vec![0, 2], Some(1))));
     assert_eq!(told(&effects), [], "before the commit nobody hears of it");
-    let effects = gang.handle(Event::Committed { epoch: 2 });
-    let out = Message::Refused(Refusal::Out { rank: 1, epoch: 2 });
+    let effects = gang.handle(MembershipEvent::Committed { epoch: 2 });
+    let out = MembershipMessage::Refused(HelloRefusal::Out { rank: 1, epoch: 2 });
     assert!(told(&effects).contains(&(connection(1), &out)));
     gang.joined(0, 2);
     let effects = gang.joined(2, 2);
@@ -160,17 +163,17 @@ fn nobody_goes_before_the_start_is_written_down() {
 #[test]
 fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
     let mut gang = Gang::new(4);
-    gang.handle(Event::Disconnected {
+    gang.handle(MembershipEvent::Disconnected {
         connection: connection(3),
     });
     gang.pass(30 * S);
     (0..3).for_each(|rank| {
-        gang.handle(Event::Heartbeat {
+        gang.handle(MembershipEvent::Heartbeat {
             connection: connection(rank),
             progress: None,
         });
     });
-    gang.handle(Event::RankLost {
+    gang.handle(MembershipEvent::RankLost {
         connection: connection(0),
     });
     gang.stopped(1, 1, &[]);
@@ -180,11 +183,11 @@ fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
     assert_eq!(proposed(&effects), Some((2, vec![1, 2, 3], Some(1))));
     // Had the others not reached it either, nobody would have waited.
     let mut gang = Gang::new(4);
-    gang.handle(Event::Disconnected {
+    gang.handle(MembershipEvent::Disconnected {
         connection: connection(3),
     });
     gang.pass(30 * S);
-    gang.handle(Event::RankLost {
+    gang.handle(MembershipEvent::RankLost {
         connection: connection(0),
     });
     gang.stopped(1, 1, &[3]);
@@ -218,11 +221,11 @@ fn a_member_that_never_joins_stays_out_in_the_end() {
     let effects = gang.stopped(2, 1, &[]);
     assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
     for epoch in [2, 3] {
-        gang.handle(Event::Committed { epoch });
+        gang.handle(MembershipEvent::Committed { epoch });
         gang.joined(0, epoch);
         gang.joined(2, epoch);
         gang.pass(6 * S);
-        assert!(matches!(gang.phase(), Phase::Stopping { .. }));
+        assert!(matches!(gang.phase(), GangPhase::Stopping { .. }));
         gang.stopped(0, epoch, &[]);
         gang.stopped(1, epoch, &[]);
         let effects = gang.stopped(2, epoch, &[]);
@@ -244,7 +247,7 @@ fn epochs_that_lead_nowhere_end_the_attempt() {
         gang.stopped(1, epoch, &[]);
         epoch += 1;
         assert!(epoch < 20);
-        gang.handle(Event::Committed { epoch });
+        gang.handle(MembershipEvent::Committed { epoch });
         gang.joined(0, epoch);
         gang.joined(1, epoch);
     }
@@ -260,15 +263,16 @@ fn a_commit_that_was_taken_unheard_is_taken_over() {
     gang.stopped(0, 1, &[]);
     let effects = gang.stopped(1, 1, &[]);
     let commit = effects.iter().find_map(|effect| match effect {
-        Effect::Commit { commit, .. } => Some(commit.clone()),
-        Effect::Send { .. } | Effect::Changed => None,
+        MembershipEffect::Commit { commit, .. } => Some(commit.clone()),
+        MembershipEffect::Send { .. } | MembershipEffect::Changed => None,
     });
     let again = gang.pass(S);
     assert!(proposed(&again).is_some(), "no answer: once more");
     let current = commit;
-    let effects = gang.handle(Event::CommitFailed { current });
-    let next =
-        |(_, message): &(Connection, &Message)| matches!(message, Message::Next { epoch: 2, .. });
+    let effects = gang.handle(MembershipEvent::CommitFailed { current });
+    let next = |(_, message): &(Connection, &MembershipMessage)| {
+        matches!(message, MembershipMessage::Next { epoch: 2, .. })
+    };
     assert_eq!(told(&effects).iter().filter(|one| next(one)).count(), 2);
     gang.joined(0, 2);
     assert_eq!(told(&gang.joined(1, 2)).len(), 2);
@@ -277,9 +281,9 @@ fn a_commit_that_was_taken_unheard_is_taken_over() {
 // REC-5: a leader without memory.
 #[test]
 fn a_new_leader_learns_from_the_store_and_from_what_members_say_again() {
-    let policy = Policy {
+    let policy = RecoveryPolicy {
         on_peer_loss: OnPeerLoss::Shrink,
-        ..Policy::default()
+        ..RecoveryPolicy::default()
     };
     let commit = Commit {
         epoch: 4,
@@ -292,17 +296,18 @@ fn a_new_leader_learns_from_the_store_and_from_what_members_say_again() {
         nodes: 3,
     };
     let effects = gang.hello(1, Some(3));
-    let out = Message::Refused(Refusal::Out { rank: 1, epoch: 4 });
+    let out = MembershipMessage::Refused(HelloRefusal::Out { rank: 1, epoch: 4 });
     assert_eq!(told(&effects), [(connection(1), &out)]);
     assert_eq!(told(&gang.hello(0, Some(4))), []);
     let effects = gang.hello(2, Some(3));
-    let next = |message: &Message| matches!(message, Message::Next { epoch: 4, .. });
+    let next =
+        |message: &MembershipMessage| matches!(message, MembershipMessage::Next { epoch: 4, .. });
     assert!(told(&effects).iter().all(|(_, message)| next(message)));
     let effects = gang.joined(2, 4);
     assert_eq!(told(&effects).len(), 2, "both go");
     // One that forgot everything makes the others stop.
     let effects = gang.hello(2, None);
-    assert!(matches!(gang.phase(), Phase::Stopping { .. }));
+    assert!(matches!(gang.phase(), GangPhase::Stopping { .. }));
     assert!(!told(&effects).is_empty());
 }
 
@@ -311,18 +316,18 @@ fn a_report_that_cannot_be_true_is_not_believed() {
     let mut gang = Gang::new(2);
     let report = GroupReport {
         group: 0,
-        told_all: 6,
-        told_any: 5,
-        held: Vec::new(),
+        delivered_to_all: 6,
+        delivered_to_any: 5,
+        retained: Vec::new(),
         refused: None,
     };
-    gang.handle(Event::Stopped {
+    gang.handle(MembershipEvent::Stopped {
         connection: connection(0),
         epoch: 1,
         report: vec![report],
         reach: Reach::default(),
     });
-    assert_eq!(gang.phase(), Phase::Running);
+    assert_eq!(gang.phase(), GangPhase::Running);
 }
 
 #[test]
@@ -333,7 +338,7 @@ fn what_a_sidecar_has_reported_counts_no_more_when_it_has_restarted() {
     gang.stopped(0, 1, &[]);
     let effects = gang.stopped(2, 1, &[]);
     assert_eq!(proposed(&effects), None);
-    assert_eq!(gang.phase(), Phase::Stopping { missing: vec![1] });
+    assert_eq!(gang.phase(), GangPhase::Stopping { missing: vec![1] });
     let effects = gang.stopped(1, 1, &[]);
     assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
 }
@@ -343,11 +348,11 @@ fn what_a_sidecar_has_reported_counts_only_while_it_is_connected() {
     let mut gang = Gang::new(3);
     gang.stopped(1, 1, &[]);
     let connection = connection(1);
-    gang.handle(Event::Disconnected { connection });
+    gang.handle(MembershipEvent::Disconnected { connection });
     gang.stopped(0, 1, &[]);
     let effects = gang.stopped(2, 1, &[]);
     assert_eq!(proposed(&effects), None);
-    assert_eq!(gang.phase(), Phase::Stopping { missing: vec![1] });
+    assert_eq!(gang.phase(), GangPhase::Stopping { missing: vec![1] });
     // Only its way to the operator was lost: what it has said holds.
     let effects = gang.hello(1, Some(1));
     assert_eq!(proposed(&effects), Some((2, vec![0, 1, 2], Some(1))));
@@ -358,14 +363,14 @@ fn what_is_said_of_an_epoch_before_ends_no_later_one() {
     let mut gang = Gang::new(2);
     gang.stopped(0, 1, &[]);
     gang.stopped(1, 1, &[]);
-    gang.handle(Event::Committed { epoch: 2 });
+    gang.handle(MembershipEvent::Committed { epoch: 2 });
     let late = gang.stopped(0, 1, &[]);
     assert_eq!(told(&late), []);
     gang.joined(0, 2);
     gang.joined(1, 2);
     let late = gang.stopped(1, 1, &[]);
     assert_eq!(told(&late), []);
-    assert_eq!(gang.phase(), Phase::Running);
+    assert_eq!(gang.phase(), GangPhase::Running);
 }
 
 #[test]
@@ -373,10 +378,10 @@ fn a_sidecar_that_restarts_while_the_start_is_written_down_has_lost_its_memory()
     let mut gang = Gang::proposing(2);
     let effects = gang.hello(1, None);
     assert_eq!(told(&effects), []);
-    gang.handle(Event::Committed { epoch: 1 });
+    gang.handle(MembershipEvent::Committed { epoch: 1 });
     assert_eq!(
         gang.phase(),
-        Phase::Stopping {
+        GangPhase::Stopping {
             missing: vec![0, 1]
         }
     );
@@ -392,7 +397,7 @@ fn who_says_that_it_asked_more_than_anybody_asks_has_not_reported() {
         (many(0), [].into()),
         ([].into(), many(7)),
     ] {
-        gang.handle(Event::Stopped {
+        gang.handle(MembershipEvent::Stopped {
             connection: connection(1),
             epoch: 1,
             report: Vec::new(),
@@ -410,11 +415,11 @@ fn a_rank_suspects_no_more_others_than_it_can_have_links_to() {
     let mut gang = Gang::new(2 * most as u32);
     let suspects = |gang: &Gang| gang.membership.view().suspects.len();
     let suspect = |gang: &mut Gang, by: u32, rank: u32| {
-        gang.handle(Event::Suspect {
+        gang.handle(MembershipEvent::Suspect {
             connection: connection(by),
             epoch: 1,
             rank,
-            reason: Reason::Frozen,
+            reason: SuspicionReason::Frozen,
         });
     };
     for rank in 0..gang.nodes {
@@ -423,7 +428,7 @@ fn a_rank_suspects_no_more_others_than_it_can_have_links_to() {
     assert_eq!(suspects(&gang), most);
     suspect(&mut gang, 1, 500);
     assert_eq!(suspects(&gang), most + 1, "others have their own");
-    gang.handle(Event::Recovered {
+    gang.handle(MembershipEvent::Recovered {
         connection: connection(0),
         epoch: 1,
         rank: 1,

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::survivors::Reach;
-use crate::recovery::Report;
+use crate::recovery::EpochReport;
 
 /// What a stopped member has said.
 #[derive(Clone, Debug)]
 pub(super) struct Stopped {
-    pub(super) report: Report,
+    pub(super) report: EpochReport,
     pub(super) reach: Reach,
 }
 
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn whom_nobody_reaches_follows_from_the_last_report_of_each() {
         let stopped = |reached: &[u32], unreached: &[u32]| Stopped {
-            report: Report::new(),
+            report: EpochReport::new(),
             reach: Reach {
                 reached: reached.iter().copied().collect(),
                 unreached: unreached.iter().copied().collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::types::{Reason, Suspicion};
+use super::types::{Suspicion, SuspicionReason};
 use crate::machine::MAX_LINKS;
 
 /// Others that one rank may suspect at once: it sees those that it has links to.
@@ -11,7 +11,7 @@ pub(super) const MOST_SUSPECTS: usize = MAX_LINKS;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Suspicions {
     /// By suspect, then by who suspects it.
-    reasons: BTreeMap<(u32, u32), Reason>,
+    reasons: BTreeMap<(u32, u32), SuspicionReason>,
     /// How many others a rank suspects.
     of: BTreeMap<u32, usize>,
 }
@@ -24,7 +24,7 @@ impl Suspicions {
     }
 
     /// Who suspects this rank, and why.
-    pub(super) fn against(&self, rank: u32) -> impl Iterator<Item = Reason> {
+    pub(super) fn against(&self, rank: u32) -> impl Iterator<Item = SuspicionReason> {
         let against = self.reasons.range((rank, 0)..=(rank, u32::MAX));
         against.map(|(_, &reason)| reason)
     }
@@ -34,7 +34,7 @@ impl Suspicions {
     }
 
     /// Notes a suspicion; the worst of several reasons counts. False if that changes nothing, or if there is no room.
-    pub(super) fn note(&mut self, rank: u32, by: u32, reason: Reason) -> bool {
+    pub(super) fn note(&mut self, rank: u32, by: u32, reason: SuspicionReason) -> bool {
         let before = self.reasons.get(&(rank, by)).copied();
         if before.is_none() {
             let of = self.of.entry(by).or_default();
@@ -50,7 +50,7 @@ impl Suspicions {
 
     /// Forgets a suspect that is only frozen; true if there was one.
     pub(super) fn thaw(&mut self, rank: u32, by: u32) -> bool {
-        let is_frozen = self.reasons.get(&(rank, by)) == Some(&Reason::Frozen);
+        let is_frozen = self.reasons.get(&(rank, by)) == Some(&SuspicionReason::Frozen);
         if is_frozen {
             self.reasons.remove(&(rank, by));
             self.forget(by, 1);
@@ -62,7 +62,7 @@ impl Suspicions {
     pub(super) fn thaw_all(&mut self, by: u32) -> bool {
         let before = self.reasons.len();
         self.reasons
-            .retain(|&(_, of), reason| of != by || *reason != Reason::Frozen);
+            .retain(|&(_, of), reason| of != by || *reason != SuspicionReason::Frozen);
         let forgotten = before - self.reasons.len();
         self.forget(by, forgotten);
         forgotten > 0

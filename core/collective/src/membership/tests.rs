@@ -24,16 +24,16 @@ impl Stage {
         }
     }
 
-    fn handle(&mut self, event: Event) -> Vec<Effect> {
+    fn handle(&mut self, event: MembershipEvent) -> Vec<MembershipEffect> {
         let mut effects = Vec::new();
         self.membership.handle(self.now, event, &mut effects);
         effects
     }
 
-    fn hello(&mut self, rank: u32, joined: Option<u64>) -> (Connection, Vec<Effect>) {
+    fn hello(&mut self, rank: u32, joined: Option<u64>) -> (Connection, Vec<MembershipEffect>) {
         self.connections += 1;
         let connection = Connection(self.connections);
-        let event = Event::Hello {
+        let event = MembershipEvent::Hello {
             connection,
             rank,
             endpoint: endpoint(rank),
@@ -49,11 +49,11 @@ impl Stage {
         for &connection in &all {
             stage.handle(joined(connection, 1));
         }
-        assert_eq!(stage.view().phase, Phase::Running);
+        assert_eq!(stage.view().phase, GangPhase::Running);
         (stage, all)
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> GangView {
         self.membership.view()
     }
 }
@@ -67,19 +67,19 @@ fn endpoint(rank: u32) -> Endpoint {
 }
 
 /// Who is told what, without the news for the scheduler.
-fn sent(effects: &[Effect]) -> Vec<(u64, &Message)> {
+fn sent(effects: &[MembershipEffect]) -> Vec<(u64, &MembershipMessage)> {
     let message = |effect| match effect {
-        &Effect::Send {
+        &MembershipEffect::Send {
             connection,
             ref message,
         } => Some((connection.0, &**message)),
-        Effect::Changed | Effect::Commit { .. } => None,
+        MembershipEffect::Changed | MembershipEffect::Commit { .. } => None,
     };
     effects.iter().filter_map(message).collect()
 }
 
-fn joined(connection: Connection, epoch: u64) -> Event {
-    Event::Joined { connection, epoch }
+fn joined(connection: Connection, epoch: u64) -> MembershipEvent {
+    MembershipEvent::Joined { connection, epoch }
 }
 
 #[test]
@@ -87,8 +87,11 @@ fn nobody_gets_a_roster_before_everybody_said_hello() {
     let mut stage = Stage::new(3);
     assert_eq!(sent(&stage.hello(2, None).1), []);
     assert_eq!(sent(&stage.hello(0, None).1), []);
-    assert_eq!(stage.view().phase, Phase::Gathering { missing: vec![1] });
-    let roster = Message::Roster {
+    assert_eq!(
+        stage.view().phase,
+        GangPhase::Gathering { missing: vec![1] }
+    );
+    let roster = MembershipMessage::Roster {
         epoch: 1,
         endpoints: (0..3).map(endpoint).collect(),
     };
@@ -96,7 +99,7 @@ fn nobody_gets_a_roster_before_everybody_said_hello() {
     assert_eq!(sent(&effects), [(2, &roster), (3, &roster), (1, &roster)]);
     assert_eq!(
         stage.view().phase,
-        Phase::Connecting {
+        GangPhase::Connecting {
             missing: vec![0, 1, 2]
         }
     );
@@ -110,9 +113,9 @@ fn nobody_goes_before_everybody_joined() {
     let (two, _) = stage.hello(1, None);
     assert_eq!(sent(&stage.handle(joined(one, 1))), []);
     let effects = stage.handle(joined(two, 1));
-    let go = Message::Go { epoch: 1 };
+    let go = MembershipMessage::Go { epoch: 1 };
     assert_eq!(sent(&effects), [(1, &go), (2, &go)]);
-    assert!(effects.contains(&Effect::Changed));
+    assert!(effects.contains(&MembershipEffect::Changed));
     assert_eq!(sent(&stage.handle(joined(two, 1))), [], "once");
 }
 
@@ -128,18 +131,18 @@ fn a_sidecar_that_moved_before_the_start_makes_all_connect_anew() {
         port: 9999,
         ..endpoint(1)
     };
-    let event = Event::Hello {
+    let event = MembershipEvent::Hello {
         connection: Connection(7),
         rank: 1,
         endpoint: moved,
         joined: None,
     };
     let effects = stage.handle(event);
-    let roster = Message::Roster {
+    let roster = MembershipMessage::Roster {
         epoch: 2,
         endpoints: vec![endpoint(0), moved],
     };
-    let replaced = Message::Refused(Refusal::Replaced { rank: 1 });
+    let replaced = MembershipMessage::Refused(HelloRefusal::Replaced { rank: 1 });
     assert_eq!(
         sent(&effects),
         [(2, &replaced), (1, &roster), (7, &roster)],
@@ -154,10 +157,10 @@ fn a_sidecar_that_restarts_after_it_joined_and_before_the_start_delays_it_only_u
     stage.handle(joined(all[0], 1));
     stage.handle(joined(all[1], 1));
     // Rank 1 restarts. That rank 2 joins meanwhile starts nobody.
-    stage.handle(Event::Disconnected { connection: all[1] });
+    stage.handle(MembershipEvent::Disconnected { connection: all[1] });
     assert_eq!(sent(&stage.handle(joined(all[2], 1))), []);
     let (again, effects) = stage.hello(1, None);
-    let roster = Message::Roster {
+    let roster = MembershipMessage::Roster {
         epoch: 2,
         endpoints: (0..3).map(endpoint).collect(),
     };
@@ -167,7 +170,7 @@ fn a_sidecar_that_restarts_after_it_joined_and_before_the_start_delays_it_only_u
     assert_eq!(sent(&stage.handle(joined(all[2], 1))), []);
     stage.handle(joined(all[0], 2));
     stage.handle(joined(again, 2));
-    let go = Message::Go { epoch: 2 };
+    let go = MembershipMessage::Go { epoch: 2 };
     let effects = stage.handle(joined(all[2], 2));
     assert_eq!(sent(&effects), [(1, &go), (4, &go), (3, &go)]);
 }
@@ -178,10 +181,10 @@ fn a_sidecar_that_only_lost_its_connection_before_the_start_is_waited_for() {
     let (one, _) = stage.hello(0, None);
     let (two, _) = stage.hello(1, None);
     stage.handle(joined(one, 1));
-    stage.handle(Event::Disconnected { connection: one });
+    stage.handle(MembershipEvent::Disconnected { connection: one });
     assert_eq!(sent(&stage.handle(joined(two, 1))), []);
     let (again, effects) = stage.hello(0, Some(1));
-    let go = Message::Go { epoch: 1 };
+    let go = MembershipMessage::Go { epoch: 1 };
     assert_eq!(sent(&effects), [(again.0, &go), (two.0, &go)]);
 }
 
@@ -191,13 +194,13 @@ fn whoever_dials_again_with_an_epoch_that_was_given_up_gets_the_new_roster() {
     let (one, _) = stage.hello(0, None);
     stage.hello(1, None);
     stage.handle(joined(one, 1));
-    stage.handle(Event::Disconnected { connection: one });
+    stage.handle(MembershipEvent::Disconnected { connection: one });
     stage.now = QUIET;
     stage.hello(1, None);
     let (again, effects) = stage.hello(0, Some(1));
     let told = sent(&effects);
     assert!(
-        matches!(told[0], (to, Message::Roster { epoch: 3, .. }) if to == again.0),
+        matches!(told[0], (to, MembershipMessage::Roster { epoch: 3, .. }) if to == again.0),
         "{told:?}"
     );
 }
@@ -208,9 +211,12 @@ fn a_new_leader_learns_a_running_gang_from_those_who_dial_again() {
     for rank in [1, 0] {
         assert_eq!(sent(&stage.hello(rank, Some(1)).1), []);
     }
-    assert_eq!(stage.view().phase, Phase::Gathering { missing: vec![2] });
+    assert_eq!(
+        stage.view().phase,
+        GangPhase::Gathering { missing: vec![2] }
+    );
     let (_, effects) = stage.hello(2, Some(1));
-    let go = Message::Go { epoch: 1 };
+    let go = MembershipMessage::Go { epoch: 1 };
     assert_eq!(
         sent(&effects)
             .iter()
@@ -219,7 +225,7 @@ fn a_new_leader_learns_a_running_gang_from_those_who_dial_again() {
         3
     );
     let view = stage.view();
-    assert_eq!((view.phase, view.broken), (Phase::Running, None));
+    assert_eq!((view.phase, view.broken), (GangPhase::Running, None));
 }
 
 #[test]
@@ -227,7 +233,7 @@ fn a_new_leader_finishes_a_start_that_its_predecessor_began() {
     let mut stage = Stage::new(2);
     stage.hello(0, Some(1));
     let (late, effects) = stage.hello(1, None);
-    let roster = Message::Roster {
+    let roster = MembershipMessage::Roster {
         epoch: 2,
         endpoints: vec![endpoint(0), endpoint(1)],
     };
@@ -239,7 +245,7 @@ fn a_new_leader_finishes_a_start_that_its_predecessor_began() {
     for connection in [Connection(1), late] {
         stage.handle(joined(connection, 2));
     }
-    assert_eq!(stage.view().phase, Phase::Running);
+    assert_eq!(stage.view().phase, GangPhase::Running);
 }
 
 #[test]
@@ -247,7 +253,7 @@ fn a_new_leader_goes_on_in_a_later_epoch_and_fences_those_behind() {
     let mut stage = Stage::new(3);
     stage.hello(0, Some(4));
     let (_, effects) = stage.hello(1, Some(3));
-    let refused = Message::Refused(Refusal::Epoch { theirs: 3, ours: 4 });
+    let refused = MembershipMessage::Refused(HelloRefusal::Epoch { theirs: 3, ours: 4 });
     assert_eq!(sent(&effects), [(2, &refused)]);
     assert_eq!(stage.view().epoch, 4);
 }
@@ -255,12 +261,12 @@ fn a_new_leader_goes_on_in_a_later_epoch_and_fences_those_behind() {
 #[test]
 fn a_sidecar_that_lost_its_memory_breaks_a_running_gang() {
     let (mut stage, all) = Stage::run(3);
-    stage.handle(Event::Disconnected { connection: all[1] });
+    stage.handle(MembershipEvent::Disconnected { connection: all[1] });
     let (_, effects) = stage.hello(1, None);
     let reason = Break::Restarted { rank: 1 };
     assert_eq!(
         sent(&effects),
-        [(4, &Message::Refused(Refusal::Broken(reason)))]
+        [(4, &MembershipMessage::Refused(HelloRefusal::Broken(reason)))]
     );
     assert_eq!(stage.view().broken, Some(reason));
 }
@@ -269,91 +275,97 @@ fn a_sidecar_that_lost_its_memory_breaks_a_running_gang() {
 fn a_running_gang_survives_the_loss_of_every_connection() {
     let (mut stage, all) = Stage::run(2);
     for connection in all {
-        stage.handle(Event::Disconnected { connection });
+        stage.handle(MembershipEvent::Disconnected { connection });
     }
     for rank in 0..2 {
         let (connection, effects) = stage.hello(rank, Some(1));
-        assert_eq!(sent(&effects), [(connection.0, &Message::Go { epoch: 1 })]);
+        assert_eq!(
+            sent(&effects),
+            [(connection.0, &MembershipMessage::Go { epoch: 1 })]
+        );
     }
     let view = stage.view();
-    assert_eq!((view.phase, view.broken), (Phase::Running, None));
+    assert_eq!((view.phase, view.broken), (GangPhase::Running, None));
 }
 
 #[test]
 fn suspicions_say_who_by_whom_and_a_frozen_peer_is_not_yet_lost() {
     let (mut stage, all) = Stage::run(3);
-    let suspect = |by: usize, rank, reason| Event::Suspect {
+    let suspect = |by: usize, rank, reason| MembershipEvent::Suspect {
         connection: all[by],
         epoch: 1,
         rank,
         reason,
     };
-    stage.handle(suspect(0, 1, Reason::Frozen));
+    stage.handle(suspect(0, 1, SuspicionReason::Frozen));
     assert_eq!(
         stage.view().suspects,
         [Suspicion {
             rank: 1,
             by: 0,
-            reason: Reason::Frozen
+            reason: SuspicionReason::Frozen
         }]
     );
     assert_eq!(stage.view().broken, None);
-    stage.handle(suspect(2, 1, Reason::Dead));
-    stage.handle(suspect(0, 1, Reason::Silent));
+    stage.handle(suspect(2, 1, SuspicionReason::Dead));
+    stage.handle(suspect(0, 1, SuspicionReason::Silent));
     assert_eq!(
         stage.view().broken,
         Some(Break::Lost { rank: 1, by: 2 }),
         "the first reason stays"
     );
-    let reasons: Vec<Reason> = stage.view().suspects.iter().map(|s| s.reason).collect();
-    assert_eq!(reasons, [Reason::Silent, Reason::Dead]);
+    let reasons: Vec<SuspicionReason> = stage.view().suspects.iter().map(|s| s.reason).collect();
+    assert_eq!(reasons, [SuspicionReason::Silent, SuspicionReason::Dead]);
 }
 
 #[test]
 fn a_frozen_peer_that_is_heard_again_is_no_suspect_and_a_lost_one_stays() {
     let (mut stage, all) = Stage::run(3);
-    let suspect = |by: usize, rank, reason| Event::Suspect {
+    let suspect = |by: usize, rank, reason| MembershipEvent::Suspect {
         connection: all[by],
         epoch: 1,
         rank,
         reason,
     };
-    let recovered = |by: usize, epoch, rank| Event::Recovered {
+    let recovered = |by: usize, epoch, rank| MembershipEvent::Recovered {
         connection: all[by],
         epoch,
         rank,
     };
-    stage.handle(suspect(0, 1, Reason::Frozen));
-    stage.handle(suspect(2, 1, Reason::Frozen));
-    stage.handle(suspect(0, 2, Reason::Silent));
+    stage.handle(suspect(0, 1, SuspicionReason::Frozen));
+    stage.handle(suspect(2, 1, SuspicionReason::Frozen));
+    stage.handle(suspect(0, 2, SuspicionReason::Silent));
     for said in [recovered(0, 1, 1), recovered(2, 9, 1), recovered(0, 1, 2)] {
         stage.handle(said);
     }
     let left = |rank, by, reason| Suspicion { rank, by, reason };
     assert_eq!(
         stage.view().suspects,
-        [left(1, 2, Reason::Frozen), left(2, 0, Reason::Silent)],
+        [
+            left(1, 2, SuspicionReason::Frozen),
+            left(2, 0, SuspicionReason::Silent)
+        ],
         "each speaks for itself, of its epoch"
     );
     assert_eq!(
         stage.handle(recovered(2, 1, 1)),
-        [Effect::Changed],
+        [MembershipEffect::Changed],
         "the planner hears of it"
     );
-    assert_eq!(stage.view().suspects, [left(2, 0, Reason::Silent)]);
+    assert_eq!(stage.view().suspects, [left(2, 0, SuspicionReason::Silent)]);
 }
 
 #[test]
 fn a_new_connection_says_anew_who_is_frozen() {
     let (mut stage, all) = Stage::run(2);
-    let suspect = |connection| Event::Suspect {
+    let suspect = |connection| MembershipEvent::Suspect {
         connection,
         epoch: 1,
         rank: 1,
-        reason: Reason::Frozen,
+        reason: SuspicionReason::Frozen,
     };
     stage.handle(suspect(all[0]));
-    stage.handle(Event::Disconnected { connection: all[0] });
+    stage.handle(MembershipEvent::Disconnected { connection: all[0] });
     assert_eq!(stage.view().suspects.len(), 1, "nobody has recovered");
     // It was heard again while there was no connection to say so.
     let (again, _) = stage.hello(0, Some(1));
@@ -366,8 +378,8 @@ fn a_new_connection_says_anew_who_is_frozen() {
 fn suspicions_of_another_epoch_of_strangers_and_of_oneself_do_not_count() {
     let (mut stage, all) = Stage::run(2);
     for (epoch, rank) in [(2, 1), (1, 9), (1, 0)] {
-        let reason = Reason::Dead;
-        stage.handle(Event::Suspect {
+        let reason = SuspicionReason::Dead;
+        stage.handle(MembershipEvent::Suspect {
             connection: all[0],
             epoch,
             rank,
@@ -382,16 +394,19 @@ fn suspicions_of_another_epoch_of_strangers_and_of_oneself_do_not_count() {
 fn a_rank_is_quiet_exactly_after_the_limit_and_until_it_is_heard_again() {
     let (mut stage, all) = Stage::run(2);
     stage.now = Duration::from_secs(1);
-    let beat = |connection| Event::Heartbeat {
+    let beat = |connection| MembershipEvent::Heartbeat {
         connection,
         progress: None,
     };
     stage.handle(beat(all[0]));
     assert_eq!(stage.membership.wake_at(), Some(QUIET));
     stage.now = QUIET - Duration::from_nanos(1);
-    assert_eq!(stage.handle(Event::Tick), []);
+    assert_eq!(stage.handle(MembershipEvent::Tick), []);
     stage.now = QUIET;
-    assert_eq!(stage.handle(Event::Tick), [Effect::Changed]);
+    assert_eq!(
+        stage.handle(MembershipEvent::Tick),
+        [MembershipEffect::Changed]
+    );
     assert_eq!(stage.view().quiet, [1]);
     stage.handle(beat(all[1]));
     assert_eq!(stage.view().quiet, [0; 0]);
@@ -412,7 +427,7 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
             checkpoint: Some(checkpoint),
             passed_over: (step == 20).then(|| "an older one".to_owned()),
         });
-        Event::Heartbeat {
+        MembershipEvent::Heartbeat {
             connection: all[0],
             progress,
         }
@@ -431,30 +446,33 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
 fn a_stranger_and_an_old_connection_are_not_listened_to() {
     let mut stage = Stage::new(2);
     let (stranger, effects) = stage.hello(2, None);
-    let refused = Message::Refused(Refusal::Rank { rank: 2, nodes: 2 });
+    let refused = MembershipMessage::Refused(HelloRefusal::Rank { rank: 2, nodes: 2 });
     assert_eq!(sent(&effects), [(stranger.0, &refused)]);
     let (old, _) = stage.hello(0, None);
     stage.now = QUIET;
     let (new, _) = stage.hello(0, None);
-    stage.handle(Event::Disconnected { connection: old });
+    stage.handle(MembershipEvent::Disconnected { connection: old });
     stage.hello(1, None);
     stage.handle(joined(old, 1));
     assert_eq!(
         stage.view().phase,
-        Phase::Connecting {
+        GangPhase::Connecting {
             missing: vec![0, 1]
         }
     );
     stage.handle(joined(new, 1));
-    assert_eq!(stage.view().phase, Phase::Connecting { missing: vec![1] });
+    assert_eq!(
+        stage.view().phase,
+        GangPhase::Connecting { missing: vec![1] }
+    );
 }
 
 #[test]
 fn a_rank_that_left_in_good_order_is_not_quiet() {
     let (mut stage, all) = Stage::run(1);
-    stage.handle(Event::Bye { connection: all[0] });
+    stage.handle(MembershipEvent::Leaving { connection: all[0] });
     stage.now = QUIET * 2;
-    stage.handle(Event::Tick);
+    stage.handle(MembershipEvent::Tick);
     let view = stage.view();
     assert_eq!((view.left, view.quiet), (vec![0], vec![]));
 }
@@ -462,9 +480,9 @@ fn a_rank_that_left_in_good_order_is_not_quiet() {
 #[test]
 fn a_second_connection_of_a_rank_waits_while_the_first_is_heard_and_then_replaces_it() {
     let (mut stage, all) = Stage::run(2);
-    let retry = Message::Refused(Refusal::Connected { rank: 1 });
+    let retry = MembershipMessage::Refused(HelloRefusal::Connected { rank: 1 });
     stage.now = Duration::from_secs(1);
-    stage.handle(Event::Heartbeat {
+    stage.handle(MembershipEvent::Heartbeat {
         connection: all[1],
         progress: None,
     });
@@ -478,23 +496,26 @@ fn a_second_connection_of_a_rank_waits_while_the_first_is_heard_and_then_replace
     assert_eq!(stage.view().broken, None);
     stage.now = Duration::from_secs(1) + QUIET;
     let (third, effects) = stage.hello(1, Some(1));
-    let replaced = Message::Refused(Refusal::Replaced { rank: 1 });
-    let go = Message::Go { epoch: 1 };
+    let replaced = MembershipMessage::Refused(HelloRefusal::Replaced { rank: 1 });
+    let go = MembershipMessage::Go { epoch: 1 };
     assert_eq!(sent(&effects), [(all[1].0, &replaced), (third.0, &go)]);
 }
 
 #[test]
 fn a_connection_whose_end_is_known_makes_room_at_once() {
     let (mut stage, all) = Stage::run(2);
-    stage.handle(Event::Disconnected { connection: all[1] });
+    stage.handle(MembershipEvent::Disconnected { connection: all[1] });
     let (second, effects) = stage.hello(1, Some(1));
-    assert_eq!(sent(&effects), [(second.0, &Message::Go { epoch: 1 })]);
+    assert_eq!(
+        sent(&effects),
+        [(second.0, &MembershipMessage::Go { epoch: 1 })]
+    );
 }
 
 #[test]
 fn a_step_alone_is_no_news_for_the_planner_and_a_checkpoint_is() {
     let (mut stage, all) = Stage::run(2);
-    let progress = |step, durable: Option<u64>| Event::Heartbeat {
+    let progress = |step, durable: Option<u64>| MembershipEvent::Heartbeat {
         connection: all[0],
         progress: Some(Progress {
             step,
@@ -508,7 +529,10 @@ fn a_step_alone_is_no_news_for_the_planner_and_a_checkpoint_is() {
         }),
     };
     assert_eq!(stage.handle(progress(1, None)), []);
-    assert_eq!(stage.handle(progress(2, Some(1))), [Effect::Changed]);
+    assert_eq!(
+        stage.handle(progress(2, Some(1))),
+        [MembershipEffect::Changed]
+    );
     assert_eq!(stage.handle(progress(3, Some(1))), []);
     assert_eq!(stage.view().progress.step, 3);
 }
@@ -522,8 +546,8 @@ fn of_what_goes_to_all_there_is_one() {
     let rosters: Vec<_> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Send { message, .. } => Some(message),
-            Effect::Changed | Effect::Commit { .. } => None,
+            MembershipEffect::Send { message, .. } => Some(message),
+            MembershipEffect::Changed | MembershipEffect::Commit { .. } => None,
         })
         .collect();
     assert_eq!(rosters.len(), 3);
@@ -531,7 +555,7 @@ fn of_what_goes_to_all_there_is_one() {
 }
 
 /// One thing that may happen, whoever is connected.
-fn anything(membership: &Membership, rng: &mut Rng, connections: &mut u64) -> Event {
+fn anything(membership: &Membership, rng: &mut Rng, connections: &mut u64) -> MembershipEvent {
     let rank = rng.below(4) as u32;
     let connection = membership.members.get(&rank).and_then(|one| one.connection);
     let connection = connection.unwrap_or(Connection(9999));
@@ -539,21 +563,21 @@ fn anything(membership: &Membership, rng: &mut Rng, connections: &mut u64) -> Ev
     match rng.below(10) {
         0 | 1 => {
             *connections += 1;
-            Event::Hello {
+            MembershipEvent::Hello {
                 connection: Connection(*connections),
                 rank,
                 endpoint: endpoint(rank),
                 joined: rng.chance(1, 2).then(|| 1 + rng.below(4) as u64),
             }
         }
-        2..=4 => Event::Joined { connection, epoch },
-        5 => Event::Disconnected { connection },
-        6 if rng.chance(1, 4) => Event::Bye { connection },
-        6 => Event::Heartbeat {
+        2..=4 => MembershipEvent::Joined { connection, epoch },
+        5 => MembershipEvent::Disconnected { connection },
+        6 if rng.chance(1, 4) => MembershipEvent::Leaving { connection },
+        6 => MembershipEvent::Heartbeat {
             connection,
             progress: None,
         },
-        7 => Event::Stopped {
+        7 => MembershipEvent::Stopped {
             connection,
             epoch,
             report: Vec::new(),
@@ -562,24 +586,24 @@ fn anything(membership: &Membership, rng: &mut Rng, connections: &mut u64) -> Ev
                 unreached: [].into(),
             },
         },
-        8 if rng.chance(1, 4) => Event::RankLost { connection },
-        8 => Event::Committed {
+        8 if rng.chance(1, 4) => MembershipEvent::RankLost { connection },
+        8 => MembershipEvent::Committed {
             epoch: epoch + rng.below(2) as u64,
         },
-        _ => Event::Tick,
+        _ => MembershipEvent::Tick,
     }
 }
 
 #[test]
 fn what_is_counted_is_what_is_there() {
     sim::for_each_seed(300, |rng| {
-        let policy = Policy {
+        let policy = RecoveryPolicy {
             on_peer_loss: match rng.chance(1, 2) {
                 true => OnPeerLoss::Shrink,
                 false => OnPeerLoss::Restart,
             },
             least: 1,
-            ..Policy::default()
+            ..RecoveryPolicy::default()
         };
         let mut membership = Membership::resume(4, policy, None, Duration::ZERO);
         let (mut now, mut connections) = (Duration::ZERO, 0);

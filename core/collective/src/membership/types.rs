@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::survivors::Reach;
-use crate::recovery::{Report, Resume};
+use crate::recovery::{EpochReport, Resume};
 use topology::CheckpointRef;
 
 /// One connection of a sidecar; the shell hands out a new number for each.
@@ -60,7 +60,7 @@ fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 /// Why a peer is suspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Reason {
+pub enum SuspicionReason {
     /// Its link closed without a farewell: the epoch is over for those who saw it.
     Dead,
     /// Nothing was heard for so long that it was given up: the epoch is over for those who saw it.
@@ -71,7 +71,7 @@ pub enum Reason {
 
 /// What happened, told by the shell. Ranks are node ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum MembershipEvent {
     /// A sidecar introduced itself on a new, authenticated connection.
     Hello {
         connection: Connection,
@@ -92,7 +92,7 @@ pub enum Event {
         connection: Connection,
         epoch: u64,
         rank: u32,
-        reason: Reason,
+        reason: SuspicionReason,
     },
     /// It hears a frozen peer again. Not repeated: a new connection says what still holds.
     Recovered {
@@ -105,7 +105,7 @@ pub enum Event {
     Stopped {
         connection: Connection,
         epoch: u64,
-        report: Report,
+        report: EpochReport,
         reach: Reach,
     },
     /// A process of its trainer is gone. Said again on each new connection.
@@ -117,7 +117,7 @@ pub enum Event {
     /// The store has not taken the commit at hand. What it holds, if that is known.
     CommitFailed { current: Option<Commit> },
     /// It leaves in good order.
-    Bye { connection: Connection },
+    Leaving { connection: Connection },
     /// The connection is gone.
     Disconnected { connection: Connection },
     /// Time passed; due at [`super::Membership::wake_at`].
@@ -137,7 +137,7 @@ pub struct Commit {
 
 /// What the shell says to a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum MembershipMessage {
     /// Everybody's endpoint in rank order: connect along the trees. A later one replaces an earlier one.
     Roster {
         epoch: u64,
@@ -159,12 +159,12 @@ pub enum Message {
     /// Everybody has joined. May come again after a reconnection.
     Go { epoch: u64 },
     /// Not wanted; the connection is closed afterwards.
-    Refused(Refusal),
+    Refused(HelloRefusal),
 }
 
 /// Why a sidecar is not wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HelloRefusal {
     /// No such member.
     #[error("rank {rank} is not a member: the attempt has {nodes} nodes")]
     Rank { rank: u32, nodes: u32 },
@@ -187,11 +187,11 @@ pub enum Refusal {
 
 /// What the shell has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum MembershipEffect {
     /// Send a message; after [`Message::Refused`] close the connection. Of what goes to many there is one.
     Send {
         connection: Connection,
-        message: Arc<Message>,
+        message: Arc<MembershipMessage>,
     },
     /// Store the commit if the last one in the store is that of epoch `after`, and say how that went.
     Commit { commit: Commit, after: Option<u64> },
@@ -199,9 +199,9 @@ pub enum Effect {
     Changed,
 }
 
-impl Effect {
+impl MembershipEffect {
     /// One message to one sidecar.
-    pub(super) fn send(connection: Connection, message: Message) -> Self {
+    pub(super) fn send(connection: Connection, message: MembershipMessage) -> Self {
         Self::Send {
             connection,
             message: Arc::new(message),
@@ -217,7 +217,7 @@ pub struct Suspicion {
     /// Who says so.
     pub by: u32,
     /// What was seen.
-    pub reason: Reason,
+    pub reason: SuspicionReason,
 }
 
 /// Why the members of an epoch cannot go on together.
@@ -242,7 +242,7 @@ pub enum Break {
 
 /// How far the rendezvous is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum GangPhase {
     /// Waiting for the hello of these ranks.
     Gathering { missing: Vec<u32> },
     /// Everybody is known; waiting for these ranks to join.
@@ -257,13 +257,13 @@ pub enum Phase {
 
 /// What the scheduler needs to know of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct View {
+pub struct GangView {
     /// The epoch.
     pub epoch: u64,
     /// Its members.
     pub members: Vec<u32>,
     /// How far it is.
-    pub phase: Phase,
+    pub phase: GangPhase,
     /// Suspicions, ordered by suspect.
     pub suspects: Vec<Suspicion>,
     /// Why it cannot go on, if so. The first reason stays.

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{Lane, Presence, Sessions};
 use crate::machine::{GroupId, Input, Start, WORLD};
-use crate::recovery::{GroupReport, GroupResume, Report, Resume, Told, is_over, told_each};
+use crate::recovery::{
+    EpochReport, GroupReport, GroupResume, OpenedGroup, Resume, delivered_each, is_over,
+};
 
 /// What an epoch begins with on this node.
 #[derive(Debug)]
@@ -18,7 +20,7 @@ pub struct Begun {
 impl<T> Sessions<T> {
     /// What this node reports when its machine has stopped with `report` and everything that it asked for is done; none
     /// while ranks are expected back, whose memory is that of the node.
-    pub fn report(&mut self, report: &Report) -> Option<Report> {
+    pub fn report(&mut self, report: &EpochReport) -> Option<EpochReport> {
         self.report = match &self.awaited {
             Some(awaited) if !awaited.is_empty() => return None,
             Some(_) => self.recollection(),
@@ -28,10 +30,10 @@ impl<T> Sessions<T> {
     }
 
     /// How far outcomes were delivered to the ranks, and nothing else.
-    fn recollection(&self) -> Report {
+    fn recollection(&self) -> EpochReport {
         let groups = self.groups().into_iter();
         groups
-            .map(|group| GroupReport::of_told(group, &told_each(&self.known(group))))
+            .map(|group| GroupReport::of_delivered(group, &delivered_each(&self.known(group))))
             .collect()
     }
 
@@ -42,7 +44,7 @@ impl<T> Sessions<T> {
     }
 
     /// What each of a group's ranks here knows of it; nothing if none does.
-    fn known(&self, group: GroupId) -> Vec<Option<Told>> {
+    fn known(&self, group: GroupId) -> Vec<Option<OpenedGroup>> {
         let lanes = self.each.iter().map(|session| session.lanes.get(&group));
         // What a rank says that opens a group is not checked yet.
         let checked = lanes.flatten().min_by_key(|lane| lane.ticket().is_some());
@@ -78,12 +80,12 @@ impl<T> Sessions<T> {
         if let Some(start) = Start::of_refused(resume) {
             return Some(start);
         }
-        let told = told_each(&self.known(resume.group));
+        let told = delivered_each(&self.known(resume.group));
         let held = self.report.iter().find(|of| of.group == resume.group);
         (!told.is_empty()).then(|| Start {
             resume: resume.within(members),
-            told,
-            held: held.map_or_else(Vec::new, |of| of.held.clone()),
+            delivered: told,
+            retained: held.map_or_else(Vec::new, |of| of.retained.clone()),
         })
     }
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::remembered::{RememberError, Remembered};
-use crate::machine::{FIRST_POST, GroupId, Input, OpId, Reason, Splits};
+use crate::machine::{FIRST_SEND_RECV, GroupId, Input, OpId, Reason, Splits};
 use crate::op::{Call, OpKind};
-use crate::recovery::Told;
+use crate::recovery::OpenedGroup;
 
 /// A call, with what the shell keeps of it.
 #[derive(Clone, Debug)]
@@ -164,9 +164,9 @@ impl<T> Lane<T> {
         self.delivered
     }
 
-    pub(super) fn knows(&self) -> Told {
-        Told {
-            first: self.delivered,
+    pub(super) fn knows(&self) -> OpenedGroup {
+        OpenedGroup {
+            delivered: self.delivered,
             closed: self.closed.is_some(),
         }
     }
@@ -230,7 +230,7 @@ impl<T> Lane<T> {
     /// An operation is over: what was called.
     pub(super) fn end(&mut self, op: OpId, succeeded: bool) -> Option<Called<T>> {
         // Where a group has failed, outcomes say nothing of how far the others are.
-        if op < FIRST_POST && self.dead.is_none() {
+        if op < FIRST_SEND_RECV && self.dead.is_none() {
             self.delivered = self.delivered.max(op + 1);
         }
         let called = self.in_flight.remove(&op)?;
@@ -276,7 +276,7 @@ impl<T> Lane<T> {
             ..
         } = self.in_flight.get(&op)?;
         Some(match (refused, splits) {
-            (refused, _) if op >= FIRST_POST => Input::Post {
+            (refused, _) if op >= FIRST_SEND_RECV => Input::SendRecv {
                 group,
                 rank,
                 op,
@@ -306,7 +306,7 @@ impl<T> Lane<T> {
 
     /// The calls that are not over, in their order, to be called in a new epoch. Messages end with theirs.
     pub(super) fn call_again(&self, group: GroupId, rank: usize) -> impl Iterator<Item = Input> {
-        let ops = self.in_flight.range(..FIRST_POST);
+        let ops = self.in_flight.range(..FIRST_SEND_RECV);
         ops.filter_map(move |(&op, _)| self.hand(group, rank, op))
     }
 }

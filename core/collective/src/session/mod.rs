@@ -24,8 +24,8 @@ pub use epoch::Begun;
 pub use lane::{Called, Lane};
 pub use remembered::{Departed, RememberError, Remembered};
 
-use crate::machine::{FIRST_POST, GroupId, Input, Machine, OpId, Reason, WORLD};
-use crate::recovery::Report;
+use crate::machine::{FIRST_SEND_RECV, GroupId, Input, Machine, OpId, Reason, WORLD};
+use crate::recovery::EpochReport;
 
 /// Whether a local rank may attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +58,18 @@ pub struct Sessions<T> {
     world: u32,
     each: Vec<Session<T>>,
     /// The number of the next message between two ranks.
-    next_post: OpId,
+    next_send_recv: OpId,
     /// After the loss of the node's memory, until it enters an epoch: the local ranks that have not come back yet.
     awaited: Option<BTreeSet<usize>>,
     /// What was reported last.
-    report: Report,
+    report: EpochReport,
     /// Why nothing runs any more, if others went on without this node.
     over: Option<String>,
 }
 
 /// What becomes of a rank whose group was opened, or could not be.
 #[derive(Debug)]
-pub struct Answer<T> {
+pub struct OpeningAnswer<T> {
     /// The opening that is answered so.
     pub ticket: Option<u64>,
     /// Groups that it need not remember any more.
@@ -80,7 +80,7 @@ pub struct Answer<T> {
     pub inputs: Vec<Input>,
 }
 
-impl<T> Default for Answer<T> {
+impl<T> Default for OpeningAnswer<T> {
     fn default() -> Self {
         Self {
             ticket: None,
@@ -117,9 +117,9 @@ impl<T> Sessions<T> {
             first,
             world,
             each: each.collect(),
-            next_post: FIRST_POST,
+            next_send_recv: FIRST_SEND_RECV,
             awaited: None,
-            report: Report::new(),
+            report: EpochReport::new(),
             over: None,
         }
     }
@@ -334,12 +334,16 @@ impl<T> Sessions<T> {
             let (called, next_op) = lane.next()?;
             let is_post = called.call.kind.is_between_two();
             let may = if is_post {
-                machine.may_post(group)
+                machine.may_send_recv(group)
             } else {
                 machine.may_submit(group, rank)
             };
             let fails = self.fails(machine, group, rank);
-            let op = if is_post { self.next_post } else { next_op };
+            let op = if is_post {
+                self.next_send_recv
+            } else {
+                next_op
+            };
             (fails || may && !lane.reopens()).then_some((group, op, called))
         })
     }
@@ -359,7 +363,7 @@ impl<T> Sessions<T> {
         refused: Option<Reason>,
     ) -> Option<(&mut Called<T>, Result<Input, String>)> {
         let lane = self.each.get_mut(rank)?.lanes.get_mut(&group)?;
-        let op = lane.accept(&mut self.next_post, refused)?;
+        let op = lane.accept(&mut self.next_send_recv, refused)?;
         let fails = self.over.clone().or_else(|| lane.dead().map(str::to_owned));
         let input = match fails {
             Some(why) => Err(why),
@@ -382,8 +386,8 @@ impl<T> Sessions<T> {
     }
 
     /// A group stands, for the first time or in a new epoch.
-    pub fn opened(&mut self, group: GroupId, rank: usize) -> Answer<T> {
-        let mut answer = Answer::default();
+    pub fn opened(&mut self, group: GroupId, rank: usize) -> OpeningAnswer<T> {
+        let mut answer = OpeningAnswer::default();
         let Some(session) = self.each.get_mut(rank) else {
             return answer;
         };
@@ -399,8 +403,8 @@ impl<T> Sessions<T> {
     }
 
     /// A group could not be opened, or not again in a new epoch: all that was called in it fails, and is called.
-    pub fn fail(&mut self, group: GroupId, rank: usize, text: &str) -> Answer<T> {
-        let mut answer = Answer::default();
+    pub fn fail(&mut self, group: GroupId, rank: usize, text: &str) -> OpeningAnswer<T> {
+        let mut answer = OpeningAnswer::default();
         let Some(session) = self.each.get_mut(rank) else {
             return answer;
         };
@@ -419,7 +423,7 @@ impl<T> Sessions<T> {
     }
 
     /// Nothing runs any more, for this reason. What becomes of the ranks that are there, for each of their groups.
-    pub fn give_up(&mut self, reason: String) -> Vec<(usize, Answer<T>)> {
+    pub fn give_up(&mut self, reason: String) -> Vec<(usize, OpeningAnswer<T>)> {
         let mut answers = Vec::new();
         for rank in 0..self.each.len() {
             if self.presence(rank) == Some(Presence::Attached) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{FIRST_POST, GroupId, OpId};
+use crate::machine::{FIRST_SEND_RECV, GroupId, OpId};
 
 /// A group as one of its ranks remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ impl Remembered {
         }
         let place = self.ranks.binary_search(&own);
         let place = place.map_err(|_absent| RememberError::Own { group, rank: own })?;
-        if delivered >= FIRST_POST || self.closed && (delivered == 0 || self.failed) {
+        if delivered >= FIRST_SEND_RECV || self.closed && (delivered == 0 || self.failed) {
             return Err(RememberError::State { group, delivered });
         }
         Ok(place as u32)

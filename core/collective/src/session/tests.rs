@@ -94,9 +94,9 @@ fn calls_are_taken_up_in_their_order_and_called_again_until_they_end() {
         [barrier(WORLD, 0)],
         "c waits for its turn"
     );
-    let told = GroupReport::of_told(WORLD, &[1, 0]);
+    let told = GroupReport::of_delivered(WORLD, &[1, 0]);
     sessions.expect(BTreeSet::new());
-    assert_eq!(sessions.report(&Report::new()), Some(vec![told]));
+    assert_eq!(sessions.report(&EpochReport::new()), Some(vec![told]));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_group_is_forgotten_when_all_that_closed_it_got_the_outcome() {
     );
     let begun = sessions.begin(Some(&resume(1)), &[0, 1]);
     assert!(begun.over.is_empty());
-    assert_eq!(begun.starts.unwrap()[0].told, [2, 1]);
+    assert_eq!(begun.starts.unwrap()[0].delivered, [2, 1]);
     sessions.end(GROUP, 1, 1, true).unwrap();
     assert!(sessions.begin(Some(&resume(1)), &[0, 1]).over.is_empty());
     assert_eq!(sessions.begin(Some(&resume(2)), &[0, 1]).over, [GROUP]);
@@ -202,13 +202,13 @@ fn who_left_is_called_again_for_and_leaves_again_when_its_groups_stand() {
     let mut next = Sessions::<char>::new(2..4, 4);
     next.expect(BTreeSet::from([1]));
     next.restore(0, record.clone()).unwrap();
-    assert_eq!(next.report(&Report::new()), None, "a rank is expected");
+    assert_eq!(next.report(&EpochReport::new()), None, "a rank is expected");
     next.attach(1, Some(5));
     next.returned(1);
-    let report = next.report(&Report::new()).unwrap();
+    let report = next.report(&EpochReport::new()).unwrap();
     let delivered = [
-        GroupReport::of_told(WORLD, &[0, 5]),
-        GroupReport::of_told(GROUP, &[2, 0]),
+        GroupReport::of_delivered(WORLD, &[0, 5]),
+        GroupReport::of_delivered(GROUP, &[2, 0]),
     ];
     assert_eq!(report, delivered);
     let mut foreign = record;
@@ -263,7 +263,7 @@ fn a_group_that_cannot_be_is_not_remembered() {
             ..group.clone()
         },
         Remembered {
-            delivered: FIRST_POST,
+            delivered: FIRST_SEND_RECV,
             ..group.clone()
         },
         Remembered {

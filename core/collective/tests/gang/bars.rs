@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collective::Call;
 use collective::machine::{Handover, Recovery, WORLD};
-use collective::membership::Phase as Leading;
+use collective::membership::GangPhase as Leading;
 use collective::{DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, Simulation, To, for_each_seed};
 use topology::OnPeerLoss;

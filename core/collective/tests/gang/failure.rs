@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use collective::machine::{Broken, Cause, Frame, Input, Mark, Violation, WORLD};
+use collective::machine::{Broken, Cause, Frame, Input, ProtocolViolation, WORLD, Watermark};
 use sim::{CrashPoint, Rng, Simulation, for_each_seed};
 
 use crate::calls::{any_reduction, sum};
@@ -88,10 +88,10 @@ fn a_silent_node_is_named_within_two_seconds_by_every_neighbour_to_the_nanosecon
         let silent = rng.below(nodes);
         let frozen_at = Duration::from_nanos(rng.range(0..2_000_000_000));
         world.run_until(frozen_at);
-        let neighbours = world.machine(silent).peers();
+        let peers = world.machine(silent).peers();
         world.hosts.freeze(silent);
         world.run_until(frozen_at + 2000 * MS);
-        for neighbour in &neighbours {
+        for neighbour in &peers {
             let named: Vec<Duration> = world
                 .seen
                 .suspects
@@ -108,7 +108,7 @@ fn a_silent_node_is_named_within_two_seconds_by_every_neighbour_to_the_nanosecon
         }
         assert_eq!(
             world.seen.suspects.len(),
-            neighbours.len(),
+            peers.len(),
             "nobody else is suspected"
         );
         assert!(world.breaks().is_empty(), "suspected is not dead");
@@ -328,7 +328,7 @@ fn a_rank_that_leaves_while_it_is_needed_is_named() {
 
 #[test]
 fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
-    let up = |tree| Frame::Up {
+    let up = |tree| Frame::ReduceChunk {
         group: WORLD,
         tree,
         op: 0,
@@ -337,7 +337,7 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
         bytes: 0,
         call: sum(9),
         rank: 0,
-        mark: Mark::default(),
+        watermark: Watermark::default(),
     };
     let cases = [
         (
@@ -346,7 +346,7 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
                 tree: 0,
                 slot: 0,
             },
-            Violation::Slot,
+            ProtocolViolation::Slot,
         ),
         (
             Frame::Credit {
@@ -354,27 +354,27 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
                 tree: 3,
                 slot: 0,
             },
-            Violation::Tree,
+            ProtocolViolation::Tree,
         ),
         (
-            Frame::Down {
+            Frame::BroadcastChunk {
                 group: WORLD,
                 tree: 0,
                 op: 0,
                 chunk: 0,
                 bytes: 4,
-                mark: Mark::default(),
+                watermark: Watermark::default(),
             },
-            Violation::Chunk,
+            ProtocolViolation::Chunk,
         ),
-        (up(0), Violation::Direction),
-        (up(7), Violation::Tree),
+        (up(0), ProtocolViolation::Direction),
+        (up(7), ProtocolViolation::Tree),
         (
             Frame::Awaiting {
                 group: WORLD,
                 op: 1000,
             },
-            Violation::Operation,
+            ProtocolViolation::Operation,
         ),
     ];
     for (frame, violation) in cases {
@@ -397,13 +397,13 @@ fn a_frame_that_may_not_come_ends_the_epoch_with_its_senders_name() {
 #[test]
 fn frames_of_a_group_that_is_closed_are_dropped_and_counted() {
     let mut world = World::new(&mut Rng::new(0), Setup::uniform(2, 1), &[]);
-    let late = Frame::Down {
+    let late = Frame::BroadcastChunk {
         group: 1,
         tree: 0,
         op: 0,
         chunk: 0,
         bytes: 0,
-        mark: Mark::default(),
+        watermark: Watermark::default(),
     };
     world.inject(1, 0, FENCE, late);
     world.run_until(100 * MS);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use collective::machine::{GroupId, Machine, WORLD};
-use collective::membership::Phase as Leading;
+use collective::membership::GangPhase as Leading;
 use sim::{Rng, Simulation, To};
 
 use crate::fixture::memory::Id;
@@ -148,8 +148,8 @@ impl World {
         let is_final = |machine: &Machine| {
             let report = machine.report();
             let of = report.iter().find(|of| of.group == group);
-            let held = |op| of.is_some_and(|of| of.held.iter().any(|held| held.op == op));
-            of.is_some_and(|of| of.told_all > op) || held(op)
+            let held = |op| of.is_some_and(|of| of.retained.iter().any(|held| held.op == op));
+            of.is_some_and(|of| of.delivered_to_all > op) || held(op)
         };
         let machines = self.sidecars.iter().flat_map(|sidecar| &sidecar.machine);
         machines.filter(|machine| is_final(machine)).count()
@@ -298,7 +298,8 @@ impl World {
                 self.kill_node(node);
                 if rng.chance(1, 2) {
                     let leader = self.leaders;
-                    let notice = collective::membership::Event::Gone { rank: node as u32 };
+                    let notice =
+                        collective::membership::MembershipEvent::Gone { rank: node as u32 };
                     let after = Duration::from_nanos(rng.range(1_000_000..20_000_000_000));
                     let gone = Event::ToLeader { leader, notice };
                     self.hosts.after(after, To::World, gone);
@@ -336,7 +337,7 @@ impl World {
                 self.thaw(node);
             }
             Fault::Link => {
-                let (peers, epoch) = self.neighbours(node)?;
+                let (peers, epoch) = self.tree_peers(node)?;
                 let peer = *rng.pick(&peers);
                 self.break_link(node, peer, epoch, rng.chance(1, 2));
             }

@@ -66,7 +66,7 @@ enum Blame {
 
 impl Blame {
     fn allows(&self, broken: Broken, trees: &DoubleTree) -> bool {
-        let sees = |by: usize, node: usize| trees.neighbours(node).contains(&by);
+        let sees = |by: usize, node: usize| trees.tree_peers(node).contains(&by);
         match (self, broken) {
             (Self::Only(this), _) => broken == *this,
             (Self::Lost(lost), Broken::NodeLost { node, by })

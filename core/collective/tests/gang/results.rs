@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use collective::machine::{
-    Cause, Claim, Fence, Frame, Handover, Mark, Mismatch, Reason, Recovery, Refusal, Verdict, WORLD,
+    CallRefusal, Cause, Claim, Fence, Frame, Handover, Mismatch, Reason, Recovery, Verdict, WORLD,
+    Watermark,
 };
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use sim::{Conditions, Network, Rng, Simulation, for_each_seed};
@@ -120,8 +121,8 @@ fn an_end_that_waits_for_all_costs_two_frames_an_edge_and_their_way() {
             let at_once = run_with(Handover::Immediate, &mut one);
             let stable = run_with(Handover::Stable, &mut other);
             let edges = 2 * (nodes as u64 - 1);
-            assert_eq!(at_once.seen.marks, 0);
-            assert_eq!(stable.seen.marks, 10 * edges);
+            assert_eq!(at_once.seen.watermarks, 0);
+            assert_eq!(stable.seen.watermarks, 10 * edges);
             // A chunk goes up and down; the watermarks go the same way again.
             let (fast, slow) = (at_once.now(), stable.now());
             assert!(slow < fast * 5 / 2, "{nodes} nodes: {fast:?}, {slow:?}");
@@ -384,7 +385,7 @@ fn a_call_that_one_node_refuses_is_one_error_on_every_rank_and_the_next_is_the_n
         world.check();
         let call = sum(300);
         let claim = Claim { rank, call };
-        let refused = Verdict::from(Refusal { claim, reason });
+        let refused = Verdict::from(CallRefusal { claim, reason });
         for rank in ranks {
             for (op, outcome) in world.outcomes(rank) {
                 match op {
@@ -414,7 +415,7 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
             },
         ];
         for fence in stale {
-            let up = Frame::Up {
+            let up = Frame::ReduceChunk {
                 group: WORLD,
                 tree: 0,
                 op: 0,
@@ -423,7 +424,7 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
                 bytes: 0,
                 call: sum(2000),
                 rank: 1,
-                mark: Mark::default(),
+                watermark: Watermark::default(),
             };
             let abort = Frame::Abort {
                 broken: collective::machine::Broken::Revoked,
@@ -431,13 +432,13 @@ fn frames_of_another_attempt_or_epoch_are_dropped_and_counted() {
             for frame in [
                 up,
                 abort,
-                Frame::Down {
+                Frame::BroadcastChunk {
                     group: WORLD,
                     tree: 1,
                     op: 0,
                     chunk: 1,
                     bytes: 0,
-                    mark: Mark::default(),
+                    watermark: Watermark::default(),
                 },
             ] {
                 world.inject(0, 1, fence, frame);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::client::buffer::{Lent, Mapped};
+use crate::client::buffer::{InputSegment, Mapped};
 use crate::client::{Error, NO_SEGMENT};
-use crate::entry::{FailureKind, Outcome, Submission};
+use crate::entry::{CallOutcome, FailureKind, Submission};
 use crate::op::Call;
 
 /// The first call's ticket.
@@ -15,7 +15,7 @@ pub(super) const FIRST_TICKET: u64 = 1;
 pub(super) struct InFlight {
     pub(super) call: Call,
     pub(super) submission: Submission,
-    input: Option<(Lent, usize)>,
+    input: Option<(InputSegment, usize)>,
     /// The ranks of the group that it opens, if it does.
     pub(super) opens: Option<Arc<[u32]>>,
     pub(super) end: Option<End>,
@@ -24,7 +24,7 @@ pub(super) struct InFlight {
 /// How an operation ended.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CallOutcome,
     /// Which sidecar has told it.
     pub(super) life: u64,
     /// Where the result lies, if that sidecar is gone.
@@ -36,9 +36,9 @@ pub(super) struct End {
 pub(in crate::client) struct Finished {
     pub(in crate::client) call: Call,
     /// The input it was lent, and how much of it was used.
-    pub(in crate::client) input: Option<(Lent, usize)>,
+    pub(in crate::client) input: Option<(InputSegment, usize)>,
     /// Why it failed, or what it left.
-    pub(in crate::client) outcome: Outcome,
+    pub(in crate::client) outcome: CallOutcome,
     /// Which sidecar has told it.
     pub(in crate::client) life: u64,
     view: Option<Arc<Mapped>>,
@@ -52,7 +52,7 @@ impl State {
             if operation.end.is_none() && operation.call.is_between_two() {
                 self.unfinished -= 1;
                 operation.end = Some(End {
-                    outcome: Outcome::Failed {
+                    outcome: CallOutcome::Failed {
                         kind: FailureKind::Broken,
                         text: text.to_owned(),
                     },
@@ -72,7 +72,7 @@ impl State {
         ticket: u64,
         call: Call,
         submission: Submission,
-        input: Option<(Lent, usize)>,
+        input: Option<(InputSegment, usize)>,
         opens: Option<Arc<[u32]>>,
     ) {
         let operation = InFlight {
@@ -110,14 +110,14 @@ impl State {
         match &operation.end {
             None => return Ok(None),
             Some(end) if end.life == self.life => match end.outcome {
-                Outcome::Done { segment, epoch, .. }
+                CallOutcome::Done { segment, epoch, .. }
                     if segment != NO_SEGMENT && !self.results.contains_key(&segment)
                         || self.members(Some(epoch)).is_none() =>
                 {
                     // Segment and members were announced before the outcome was written.
                     self.hear();
                 }
-                Outcome::Done { .. } | Outcome::Failed { .. } => {}
+                CallOutcome::Done { .. } | CallOutcome::Failed { .. } => {}
             },
             Some(_) => {}
         }

@@ -147,7 +147,7 @@ impl Landings {
     }
 
     /// Keeps a place until what is given here is dropped.
-    pub(super) fn lend<H: Header>(
+    pub(super) fn take<H: Header>(
         &mut self,
         arrived: Arrived,
         channel: &mut RdmaChannel<H>,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use collective::membership::{Commit, Connection, Endpoint, Event};
+use collective::membership::{Commit, Connection, Endpoint, MembershipEvent};
 use futures::future::{BoxFuture, ready};
 use tokio::time::{Instant, timeout};
 use topology::OnPeerLoss;
@@ -63,7 +63,7 @@ async fn a_gang_whose_record_was_deleted_is_stuck_and_says_what_was_until_it_is_
     let asked = Instant::now();
     let connection = Connection(1);
     let (frames, _sent) = tokio::sync::mpsc::channel(9);
-    let hello = Event::Hello {
+    let hello = MembershipEvent::Hello {
         connection,
         rank: 0,
         endpoint: Endpoint {

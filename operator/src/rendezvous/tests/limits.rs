@@ -121,7 +121,7 @@ async fn a_second_connection_of_a_rank_dials_again_while_the_first_is_alive() {
     while let Some(ToSidecar::Retry { .. }) = second.receive().await {
         second = Sidecar::hello(running.address, 1, Some(1)).await;
     }
-    first.say(&ToOperator::Bye).await;
+    first.say(&ToOperator::Leaving).await;
 }
 
 #[tokio::test]

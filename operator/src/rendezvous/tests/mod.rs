@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use collective::membership::Policy;
 use collective::membership::Progress;
-use collective::membership::Reason as SuspectReason;
+use collective::membership::RecoveryPolicy;
+use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::{Decoder, Features, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
 use daemon::Registry;
@@ -58,7 +58,7 @@ fn gang(attempt: u32, nodes: usize) -> OneGang {
             job,
             attempt,
             nodes,
-            policy: Policy::default(),
+            policy: RecoveryPolicy::default(),
         }),
         key: Key::new(KEY),
     }

@@ -2,7 +2,7 @@
 
 use collective::machine::WORLD;
 use collective::membership::encoding::FRAME_LIMIT_BYTES;
-use collective::recovery::{GroupReport, Held, MAX_HELD, Report};
+use collective::recovery::{EpochReport, GroupReport, MAX_RETAINED, Retained};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 use scheduler::Gone;
 use topology::OnPeerLoss;
@@ -60,11 +60,11 @@ impl Sidecar {
 
     /// It has stopped in the first epoch, has done nothing, and reaches these.
     async fn stopped(&mut self, reached: &[u32]) {
-        self.stopped_with(&Report::new(), reached).await;
+        self.stopped_with(&EpochReport::new(), reached).await;
     }
 
     /// It has stopped in the first epoch so far, and reaches these.
-    async fn stopped_with(&mut self, report: &Report, reached: &[u32]) {
+    async fn stopped_with(&mut self, report: &EpochReport, reached: &[u32]) {
         self.say(&ToOperator::Stopped {
             epoch: 1,
             report: report.clone(),
@@ -169,7 +169,7 @@ async fn without_a_cluster_all_learn_that_nobody_has_a_result_any_more_also_who_
     for (rank, answered, reached) in [(0, 1, [1, 2]), (1, 0, [0, 2]), (2, 0, [0, 1])] {
         let mut sidecar = Sidecar::hello(address, rank, None).await;
         sidecar.receives_revoke().await;
-        let report = vec![GroupReport::of_told(WORLD, &[answered])];
+        let report = vec![GroupReport::of_delivered(WORLD, &[answered])];
         sidecar.stopped_with(&report, &reached).await;
         sidecars.push(sidecar);
     }
@@ -190,8 +190,8 @@ async fn without_a_cluster_all_learn_that_nobody_has_a_result_any_more_also_who_
 }
 
 /// What a node says of one group, and so many groups that one more would not fit the frame.
-fn longest() -> Report {
-    let held = |op| Held {
+fn longest() -> EpochReport {
+    let held = |op| Retained {
         op,
         epoch: u32::MAX,
         call: Call {
@@ -210,12 +210,12 @@ fn longest() -> Report {
     let first = u64::MAX / 2;
     let group = |group| GroupReport {
         group,
-        told_all: first + MAX_HELD,
-        told_any: first + MAX_HELD,
-        held: (0..MAX_HELD).map(|op| held(first + op)).collect(),
+        delivered_to_all: first + MAX_RETAINED,
+        delivered_to_any: first + MAX_RETAINED,
+        retained: (0..MAX_RETAINED).map(|op| held(first + op)).collect(),
         refused: None,
     };
-    let length = |report: &Report| serde_json::to_vec(report).unwrap().len();
+    let length = |report: &EpochReport| serde_json::to_vec(report).unwrap().len();
     let mut report = vec![group(0)];
     let of_one = length(&report);
     // Beside the report a frame names whom the node reaches: 28 of 4,096.

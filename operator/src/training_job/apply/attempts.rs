@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use contract::assignment::{ALGORITHM, AssignedNode, Assignment, CheckpointPlace, JobRef, VERSION};
+use contract::assignment::{
+    ALGORITHM, AssignedNode, Assignment, CheckpointFolder, JobRef, VERSION,
+};
 use crds::fabric::FabricSpec;
 use crds::names;
 use crds::training_job::TrainingJob;
@@ -227,7 +229,7 @@ fn assignment_of(
             .spec
             .checkpoint
             .as_ref()
-            .map(|checkpoint| CheckpointPlace {
+            .map(|checkpoint| CheckpointFolder {
                 claim_name: checkpoint.claim_name.clone(),
                 path: pod::checkpoint_folder(job).unwrap_or_default().to_owned(),
             }),

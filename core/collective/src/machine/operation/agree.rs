@@ -4,7 +4,7 @@
 //! the group goes on.
 
 use super::{Context, Operation, Stage};
-use crate::machine::cause::{Claim, Mismatch, Refusal, Verdict};
+use crate::machine::cause::{CallRefusal, Claim, Mismatch, Verdict};
 use crate::machine::io::Frame;
 use crate::machine::traffic::{Traffic, VERDICTS};
 use crate::machine::view::GroupView;
@@ -87,7 +87,7 @@ impl Operation {
         };
         let refused = claims().find_map(|(claim, refused)| {
             let reason = refused?;
-            Some(Refusal { claim, reason }.into())
+            Some(CallRefusal { claim, reason }.into())
         });
         refused.or_else(|| {
             let (one, _) = claims().next()?;

@@ -1,12 +1,12 @@
 //! The way down: a chunk of the result is passed on to every child that needs it, as far as there is room.
 
 use super::{Context, Operation};
-use crate::machine::cause::Violation;
+use crate::machine::cause::ProtocolViolation;
 use crate::machine::io::Frame;
 use crate::machine::node::Work;
 use crate::machine::traffic::Traffic;
 use crate::machine::view::GroupView;
-use crate::schedule::{Carry, Chunk, Step};
+use crate::schedule::{Chunk, Forwarding, Step};
 
 impl Operation {
     /// A chunk of the result is here: pass it on.
@@ -27,7 +27,7 @@ impl Operation {
         index: u32,
     ) -> Option<()> {
         let (chunk, step) = self.step(at.view, index)?;
-        let loaded = step.to_children.contains(&(peer, Carry::Payload)) && chunk.bytes > 0;
+        let loaded = step.to_children.contains(&(peer, Forwarding::Payload)) && chunk.bytes > 0;
         if loaded && at.traffic.is_full(at.view, peer, tree) {
             return None;
         }
@@ -40,13 +40,13 @@ impl Operation {
                 at.view.result(op, &chunk),
             )
         });
-        let frame = Frame::Down {
+        let frame = Frame::BroadcastChunk {
             group: at.view.id,
             tree: tree as u8,
             op,
             chunk: index,
             bytes: if loaded { chunk.bytes as u32 } else { 0 },
-            mark: at.retention.mark_down(peer, tree),
+            watermark: at.retention.watermark_down(peer, tree),
         };
         at.view.send(at.node, peer, frame, payload);
         Some(())
@@ -59,16 +59,16 @@ impl Operation {
         tree: u8,
         index: u32,
         bytes: u32,
-    ) -> Result<(Chunk, Step), Violation> {
+    ) -> Result<(Chunk, Step), ProtocolViolation> {
         let plan = self.plan.as_ref().filter(|_| self.is_open());
-        let plan = plan.ok_or(Violation::Chunk)?;
+        let plan = plan.ok_or(ProtocolViolation::Chunk)?;
         if index >= plan.chunks() || self.is_settled(index) {
-            return Err(Violation::Chunk);
+            return Err(ProtocolViolation::Chunk);
         }
-        let (chunk, step) = self.step(view, index).ok_or(Violation::Chunk)?;
-        let carry = step.from_parent.ok_or(Violation::Chunk)?;
+        let (chunk, step) = self.step(view, index).ok_or(ProtocolViolation::Chunk)?;
+        let carry = step.from_parent.ok_or(ProtocolViolation::Chunk)?;
         if chunk.tree() != usize::from(tree) || carry.payload(chunk.bytes) != u64::from(bytes) {
-            return Err(Violation::Chunk);
+            return Err(ProtocolViolation::Chunk);
         }
         Ok((chunk, step))
     }

@@ -19,10 +19,10 @@ use super::retention::Retention;
 use super::traffic::Traffic;
 use super::view::GroupView;
 use crate::op::{Call, OpKind};
-use crate::recovery::{Held, Served};
-use crate::schedule::{Chunk, Flow, Plan, Step};
+use crate::recovery::{Retained, Served};
+use crate::schedule::{Chunk, ChunkPlan, Flow, Step};
 use exchange::Exchange;
-pub use status::Status;
+pub use status::OperationStatus;
 
 /// What an operation needs of its group to move on.
 pub(super) struct Context<'a> {
@@ -93,7 +93,7 @@ pub(super) struct Operation {
     /// The epoch whose members took part, when it is not this one.
     epoch: Option<u32>,
     /// Set when all local ranks made the same call.
-    plan: Option<Plan>,
+    plan: Option<ChunkPlan>,
     halves: [Half; 2],
     /// What its ranks send each other, if that is what it is for.
     exchange: Exchange,
@@ -138,21 +138,21 @@ impl Operation {
         view: &GroupView,
         served: &Served,
         delivered: Vec<bool>,
-        mine: Option<Held>,
+        mine: Option<Retained>,
     ) -> Self {
         // When it began matters for what waits for ranks only.
-        let mut operation = Self::new(served.held.op, delivered.len(), Duration::ZERO);
+        let mut operation = Self::new(served.retained.op, delivered.len(), Duration::ZERO);
         operation.delivered = delivered;
         operation.holds = mine.is_some_and(|held| held.complete);
-        operation.epoch = Some(served.held.epoch);
+        operation.epoch = Some(served.retained.epoch);
         let holder = view.index_of(served.holder).unwrap_or(0);
         operation.served = Some(Claim {
             rank: view.first(holder),
-            call: served.held.call,
+            call: served.retained.call,
         });
         if served.spread {
-            let (call, bytes) = (served.held.call, served.held.bytes);
-            let plan = Plan::served(call, bytes, holder, view.chunk_bytes);
+            let (call, bytes) = (served.retained.call, served.retained.bytes);
+            let plan = ChunkPlan::served(call, bytes, holder, view.chunk_bytes);
             operation.plan(view, plan);
         } else {
             operation.stage = Stage::Final;
@@ -185,14 +185,14 @@ impl Operation {
             return false;
         };
         let plan = match view.recovery.on_peer_loss {
-            OnPeerLoss::Restart => Plan::new(call, &view.layout, view.chunk_bytes),
-            OnPeerLoss::Shrink => Plan::kept(call, &view.layout, view.chunk_bytes),
+            OnPeerLoss::Restart => ChunkPlan::new(call, &view.layout, view.chunk_bytes),
+            OnPeerLoss::Shrink => ChunkPlan::kept(call, &view.layout, view.chunk_bytes),
         };
         self.plan(view, plan);
         true
     }
 
-    fn plan(&mut self, view: &GroupView, plan: Plan) {
+    fn plan(&mut self, view: &GroupView, plan: ChunkPlan) {
         for (index, tree) in view.trees.trees.iter().enumerate() {
             self.halves[index].expected = plan.settles(tree, index, view.node);
         }
@@ -295,17 +295,17 @@ impl Operation {
     }
 
     /// The outcome is final here. Returns what has to be kept of it, if that is news.
-    pub(super) fn finish(&mut self, epoch: u32, verdict: Option<Verdict>) -> Option<Held> {
+    pub(super) fn finish(&mut self, epoch: u32, verdict: Option<Verdict>) -> Option<Retained> {
         self.stage = Stage::Final;
         if self.holds {
             return None; // It was kept before.
         }
         let call = self.call()?;
-        Some(Held {
+        Some(Retained {
             op: self.id,
             epoch: self.epoch.unwrap_or(epoch),
             call,
-            bytes: self.plan.as_ref().map_or(0, Plan::bytes),
+            bytes: self.plan.as_ref().map_or(0, ChunkPlan::bytes),
             complete: true,
             verdict,
         })

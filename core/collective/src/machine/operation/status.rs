@@ -10,7 +10,7 @@ use crate::op::Call;
 
 /// An operation in flight on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct OperationStatus {
     /// Its group.
     pub group: GroupId,
     /// Which of the group's operations.
@@ -37,9 +37,9 @@ impl Operation {
         view: &GroupView,
         traffic: &Traffic,
         now: Duration,
-    ) -> Status {
+    ) -> OperationStatus {
         let (missing, sum) = (self.missing(), |count: [u32; 2]| count.iter().sum());
-        Status {
+        OperationStatus {
             group: view.id,
             op: self.id,
             call: self.call(),

@@ -3,14 +3,14 @@
 //! slots free of deadlock: the first chunk that is not finished never waits for a later one.
 
 use super::{Context, Operation, Part, Stage};
-use crate::machine::cause::{Broken, Violation};
+use crate::machine::cause::{Broken, ProtocolViolation};
 use crate::machine::io::{Buffer, Effect, Frame, Region, Ticket};
 use crate::machine::node::{Node, Work};
 use crate::machine::traffic::{Arrival, Traffic};
 use crate::machine::view::GroupView;
 use crate::numerics::{Arithmetic, Form};
 use crate::op::{Call, ReduceOp};
-use crate::schedule::{Carry, Chunk, Flow, Step};
+use crate::schedule::{Chunk, Flow, Forwarding, Step};
 
 /// Where the local work on a chunk reads.
 struct Sources {
@@ -78,7 +78,7 @@ impl Operation {
         step: &Step,
     ) -> Option<Vec<(usize, Arrival)>> {
         let call = self.plan.as_ref()?.call();
-        let one = |&(peer, _): &(usize, Carry)| {
+        let one = |&(peer, _): &(usize, Forwarding)| {
             let part = traffic.arrival(peer, chunk.tree(), self.id, chunk.index);
             Some((peer, *part.filter(|part| part.call == *call)?))
         };
@@ -263,13 +263,13 @@ impl Operation {
             Flow::Combine { .. } => staged(at.view, chunk, slot),
             Flow::Spread { .. } => result,
         };
-        let loaded = step.to_parent == Some(Carry::Payload) && chunk.bytes > 0;
+        let loaded = step.to_parent == Some(Forwarding::Payload) && chunk.bytes > 0;
         let work = Work::Up { op, tree, slot };
         let payload = loaded.then(|| (self.ticket(at.view, at.node, work), region));
         if let Some(parent) = at.traffic.parent_mut(tree) {
             parent.send(slot, !loaded);
         }
-        let frame = Frame::Up {
+        let frame = Frame::ReduceChunk {
             group: at.view.id,
             tree: tree as u8,
             op,
@@ -278,7 +278,7 @@ impl Operation {
             bytes: if loaded { region.bytes as u32 } else { 0 },
             call,
             rank: at.view.global(0),
-            mark: at.retention.mark_up(tree),
+            watermark: at.retention.watermark_up(tree),
         };
         at.view.send(at.node, peer, frame, payload);
     }
@@ -292,16 +292,16 @@ impl Operation {
         tree: usize,
         index: u32,
         arrival: &Arrival,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let plan = self.plan.as_ref();
         let Some(plan) = plan.filter(|plan| *plan.call() == arrival.call) else {
             return Ok(());
         };
         if index >= plan.chunks() {
-            return Err(Violation::Chunk);
+            return Err(ProtocolViolation::Chunk);
         }
-        let (chunk, step) = self.step(view, index).ok_or(Violation::Chunk)?;
-        let fits = |&(child, carry): &(usize, Carry)| {
+        let (chunk, step) = self.step(view, index).ok_or(ProtocolViolation::Chunk)?;
+        let fits = |&(child, carry): &(usize, Forwarding)| {
             child == peer
                 && chunk.tree() == tree
                 && carry.payload(chunk.part_bytes) == u64::from(arrival.bytes)
@@ -309,7 +309,7 @@ impl Operation {
         if step.from_children.iter().any(fits) {
             Ok(())
         } else {
-            Err(Violation::Chunk)
+            Err(ProtocolViolation::Chunk)
         }
     }
 

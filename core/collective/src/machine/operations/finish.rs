@@ -44,18 +44,18 @@ impl Operations {
         }
         if at.node.broken.is_none() {
             // What is delivered may be news to others, and at the root what they say may let more be delivered.
-            at.retention.pass_marks(at.view, at.node);
+            at.retention.pass_watermarks(at.view, at.node);
             for operation in self.ops.values_mut() {
                 operation.deliver(at);
             }
-            at.retention.pass_marks(at.view, at.node);
+            at.retention.pass_watermarks(at.view, at.node);
         }
-        self.release_kept(at);
+        self.release_retained(at);
         self.release(at, is_in_use);
     }
 
     /// Lets go of results that nobody can need any more.
-    fn release_kept(&mut self, at: &mut Context<'_>) {
+    fn release_retained(&mut self, at: &mut Context<'_>) {
         let on_peer_loss = at.view.recovery.on_peer_loss;
         let released = at.retention.release(on_peer_loss);
         if on_peer_loss == OnPeerLoss::Restart {

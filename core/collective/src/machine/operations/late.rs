@@ -47,7 +47,7 @@ impl Operations {
         if !ranks.is_empty() {
             node.out.push(Effect::Late { group, op, ranks });
         }
-        for peer in view.neighbours(0).filter(|&peer| Some(peer) != except) {
+        for peer in view.tree_peers(0).filter(|&peer| Some(peer) != except) {
             view.send(node, peer, Frame::Awaiting { group, op }, None);
         }
     }

@@ -12,13 +12,13 @@ use super::cause::Verdict;
 use super::config::Start;
 use super::io::OpId;
 use super::node::{Node, Work};
-use super::operation::{Context, Operation, Status};
+use super::operation::{Context, Operation, OperationStatus};
 use super::ready::ReadyQueue;
 use super::retention::Retention;
 use super::traffic::Traffic;
 use super::view::GroupView;
 use crate::op::OpKind;
-use crate::recovery::Held;
+use crate::recovery::Retained;
 pub(super) use receive::ChunkId;
 
 /// Operations in flight.
@@ -47,27 +47,27 @@ impl Operations {
 
     /// Begins with what was reported: operations that are served need nothing of the ranks here.
     pub(super) fn take_over(&mut self, view: &GroupView, retention: &mut Retention, start: &Start) {
-        let closes = |held: &Held| held.call.kind == OpKind::Close && held.verdict.is_none();
-        let all = start.resume.served.iter().map(|served| &served.held);
-        let mut all = start.held.iter().chain(all);
+        let closes = |held: &Retained| held.call.kind == OpKind::Close && held.verdict.is_none();
+        let all = start.resume.served.iter().map(|served| &served.retained);
+        let mut all = start.retained.iter().chain(all);
         self.closed = all.find(|held| closes(held)).map(|held| held.op);
-        let mine = |op: OpId| start.held.iter().find(|held| held.op == op).copied();
-        for held in &start.held {
+        let mine = |op: OpId| start.retained.iter().find(|held| held.op == op).copied();
+        for held in &start.retained {
             if held.op < start.resume.base {
                 retention.keep(*held); // To be released.
             }
         }
         for served in &start.resume.served {
-            let op = served.held.op;
-            let delivered: Vec<bool> = start.told.iter().map(|&first| first > op).collect();
+            let op = served.retained.op;
+            let delivered: Vec<bool> = start.delivered.iter().map(|&first| first > op).collect();
             if let Some(held) = mine(op) {
                 retention.keep(held);
             } else if !served.spread {
                 // Where there are no bytes, to have heard of it is to have it.
-                let complete = served.held.bytes == 0;
-                retention.keep(Held {
+                let complete = served.retained.bytes == 0;
+                retention.keep(Retained {
                     complete,
-                    ..served.held
+                    ..served.retained
                 });
             }
             if !served.spread && !delivered.contains(&false) {
@@ -154,7 +154,7 @@ impl Operations {
         view: &GroupView,
         traffic: &Traffic,
         now: Duration,
-    ) -> impl Iterator<Item = Status> {
+    ) -> impl Iterator<Item = OperationStatus> {
         let open = self.ops.values().filter(|one| !one.is_over());
         open.map(move |one| one.status(view, traffic, now))
     }

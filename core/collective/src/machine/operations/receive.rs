@@ -1,7 +1,7 @@
 //! What neighbours say of operations: every frame is checked here once against what its sender may send now.
 
 use super::Operations;
-use crate::machine::cause::{Broken, Verdict, Violation};
+use crate::machine::cause::{Broken, ProtocolViolation, Verdict};
 use crate::machine::config::MAX_IN_FLIGHT;
 use crate::machine::io::OpId;
 use crate::machine::node::Node;
@@ -26,12 +26,12 @@ impl Operations {
         peer: usize,
         ChunkId { tree, op, chunk }: ChunkId,
         arrival: Arrival,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let Arrival { slot, bytes, .. } = arrival;
         at.traffic.check_slot(at.view, peer, tree, slot, bytes)?;
         let tree = usize::from(tree);
         if at.traffic.arrival(peer, tree, op, chunk).is_some() {
-            return Err(Violation::Chunk);
+            return Err(ProtocolViolation::Chunk);
         }
         at.traffic.take_slot(peer, tree, slot);
         if !self.is_live(op)? {
@@ -54,7 +54,7 @@ impl Operations {
         peer: usize,
         id: ChunkId,
         bytes: u32,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         // An exchange may have failed since this was sent.
         let is_open = self.ops.get(&id.op).is_some_and(Operation::is_open);
         if bytes == 0 && !is_open && !self.is_live(id.op)? {
@@ -75,9 +75,9 @@ impl Operations {
         peer: usize,
         ChunkId { tree, op, chunk }: ChunkId,
         bytes: u32,
-    ) -> Result<(Chunk, Step), Violation> {
+    ) -> Result<(Chunk, Step), ProtocolViolation> {
         view.check_parent(peer, tree)?;
-        let operation = self.ops.get(&op).ok_or(Violation::Chunk)?;
+        let operation = self.ops.get(&op).ok_or(ProtocolViolation::Chunk)?;
         operation.check_down(view, tree, chunk, bytes)
     }
 
@@ -88,9 +88,9 @@ impl Operations {
         peer: usize,
         id: OpId,
         verdict: Verdict,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         if !at.view.children(VERDICTS).contains(&peer) {
-            return Err(Violation::Direction);
+            return Err(ProtocolViolation::Direction);
         }
         if !self.is_live(id)? {
             at.node.counters.late_frames += 1;
@@ -107,16 +107,16 @@ impl Operations {
         view: &GroupView,
         peer: usize,
         id: OpId,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         if view.parent(VERDICTS) != Some(peer) {
-            return Err(Violation::Direction);
+            return Err(ProtocolViolation::Direction);
         }
         // We sent our part or our refusal, so we know the operation.
         let operation = self.ops.get(&id).filter(|one| !one.is_over());
         if operation.is_some_and(Operation::is_complete_here) {
             Ok(())
         } else {
-            Err(Violation::Operation)
+            Err(ProtocolViolation::Operation)
         }
     }
 
@@ -126,9 +126,9 @@ impl Operations {
         at: &mut Context<'_>,
         peer: usize,
         id: OpId,
-    ) -> Result<(), Violation> {
-        if !at.view.neighbours(0).any(|neighbour| neighbour == peer) {
-            return Err(Violation::Direction);
+    ) -> Result<(), ProtocolViolation> {
+        if !at.view.tree_peers(0).any(|neighbour| neighbour == peer) {
+            return Err(ProtocolViolation::Direction);
         }
         if !self.is_live(id)? {
             return Ok(());
@@ -142,12 +142,12 @@ impl Operations {
 
     /// Whether an operation may still happen here; false when it is over. A peer can be ahead by what it may
     /// have in flight beyond what we have called.
-    pub(in crate::machine) fn is_live(&self, id: OpId) -> Result<bool, Violation> {
+    pub(in crate::machine) fn is_live(&self, id: OpId) -> Result<bool, ProtocolViolation> {
         if let Some(operation) = self.ops.get(&id) {
             return Ok(!operation.is_over());
         }
         if id > self.oldest() + 2 * MAX_IN_FLIGHT {
-            return Err(Violation::Operation);
+            return Err(ProtocolViolation::Operation);
         }
         Ok(self.called.iter().any(|&called| called <= id))
     }

@@ -3,7 +3,7 @@
 use super::message::{Incoming, Outgoing, PairCall, Transfer};
 use super::queues::Hop;
 use super::{Event, P2p};
-use crate::machine::cause::{Broken, Mismatch, Verdict, Violation};
+use crate::machine::cause::{Broken, Mismatch, ProtocolViolation, Verdict};
 use crate::machine::config::MAX_IN_FLIGHT;
 use crate::machine::io::{MessageId, OpId, Region, Stream};
 use crate::machine::node::Node;
@@ -75,7 +75,7 @@ impl P2p {
         peer: usize,
         message: MessageId,
         theirs: PairCall,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let from = view.home(message.from);
         if from != view.node {
             let frame = theirs.ready_to_receive(view.id, message);
@@ -87,7 +87,7 @@ impl P2p {
         }
         let pairs = view.locals.len() as u64 * u64::from(view.layout.whole());
         if self.early.len() as u64 > 2 * MAX_IN_FLIGHT * pairs {
-            return Err(Violation::Message);
+            return Err(ProtocolViolation::Message);
         }
         self.asked_here(view, node, message, theirs);
         Ok(())

@@ -16,7 +16,7 @@ impl PairCall {
     /// Asks the node of the rank that sends.
     pub(super) const fn ready_to_receive(self, group: GroupId, message: MessageId) -> Frame {
         let Self { call, refused } = self;
-        Frame::Want {
+        Frame::ReadyToReceive {
             group,
             message,
             call,
@@ -27,7 +27,7 @@ impl PairCall {
     /// Tells the node of the rank that receives what the other has called instead.
     pub(super) const fn reject(self, group: GroupId, message: MessageId) -> Frame {
         let Self { call, refused } = self;
-        Frame::Deny {
+        Frame::ReceiveRejected {
             group,
             message,
             call,

@@ -32,7 +32,7 @@ pub(super) struct P2p {
     /// Whether frames may go out: before, others may be ahead, and a link of ours not stand yet.
     is_open: bool,
     /// To be passed on to these nodes then.
-    held_back: VecDeque<(usize, Frame)>,
+    deferred: VecDeque<(usize, Frame)>,
     outgoing: BTreeMap<MessageId, Outgoing>,
     incoming: BTreeMap<MessageId, Incoming>,
     /// Asked for before a rank here has called: at most what may be in flight.
@@ -89,7 +89,7 @@ impl P2p {
         self.outgoing.clear();
         self.early.clear();
         self.requests.waiting = Default::default();
-        self.held_back.clear();
+        self.deferred.clear();
         self.queues.clear();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::machine::cause::Violation;
+use crate::machine::cause::ProtocolViolation;
 use crate::machine::io::{MessageId, NO_SLOT, OpId};
 use crate::machine::node::Node;
 use crate::machine::slots::SendSlots;
@@ -36,7 +36,7 @@ impl Hop {
 
 /// A chunk that has to be passed on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Relayed {
+pub(super) struct Forwarded {
     pub(super) message: MessageId,
     pub(super) chunk: u32,
     pub(super) bytes: u32,
@@ -80,7 +80,7 @@ impl SendDesc {
 
 /// What goes next over a hop.
 pub(super) enum Next {
-    Relayed(Relayed),
+    Relayed(Forwarded),
     /// A chunk of this message.
     Own(MessageId),
 }
@@ -88,7 +88,7 @@ pub(super) enum Next {
 /// What waits for one hop.
 #[derive(Debug)]
 struct Queue {
-    relayed: VecDeque<Relayed>,
+    relayed: VecDeque<Forwarded>,
     own: VecDeque<MessageId>,
     /// Payloads on their way, at most as many as an edge has slots.
     sending: u8,
@@ -124,7 +124,7 @@ impl Queues {
     }
 
     /// A neighbour has filled a slot with what has to be passed on.
-    pub(super) fn relay(&mut self, view: &GroupView, hop: Hop, relayed: Relayed) {
+    pub(super) fn forward(&mut self, view: &GroupView, hop: Hop, relayed: Forwarded) {
         *self.taken.entry(relayed.peer).or_default() |= 1 << relayed.slot;
         self.queue(view, hop).relayed.push_back(relayed);
     }
@@ -143,8 +143,8 @@ impl Queues {
 
     pub(super) fn next(&mut self, hop: Hop) -> Option<Next> {
         let queue = self.queues.get_mut(&hop)?;
-        let relayed = queue.relayed.pop_front().map(Next::Relayed);
-        relayed.or_else(|| queue.own.pop_front().map(Next::Own))
+        let forwarded = queue.relayed.pop_front().map(Next::Relayed);
+        forwarded.or_else(|| queue.own.pop_front().map(Next::Own))
     }
 
     /// A payload is being handed over.
@@ -166,14 +166,14 @@ impl Queues {
     }
 
     /// The next node has passed on what was in a slot.
-    pub(super) fn on_credit(&mut self, peer: usize, slot: u8) -> Result<(), Violation> {
+    pub(super) fn on_credit(&mut self, peer: usize, slot: u8) -> Result<(), ProtocolViolation> {
         let (node, passes) = (peer, true);
         let queue = self.queues.get_mut(&Hop { node, passes });
-        let queue = queue.ok_or(Violation::Direction)?;
+        let queue = queue.ok_or(ProtocolViolation::Direction)?;
         if queue.slots.returned(slot) {
             Ok(())
         } else {
-            Err(Violation::Slot)
+            Err(ProtocolViolation::Slot)
         }
     }
 
@@ -184,16 +184,16 @@ impl Queues {
         peer: usize,
         slot: u8,
         bytes: u32,
-    ) -> Result<(), Violation> {
-        if !view.relays().any(|one| one == peer) {
-            return Err(Violation::Direction);
+    ) -> Result<(), ProtocolViolation> {
+        if !view.forwards().any(|one| one == peer) {
+            return Err(ProtocolViolation::Direction);
         }
         let taken = self.taken.get(&peer).copied().unwrap_or(0);
         if slot >= view.slots || taken & (1 << slot) != 0 {
-            return Err(Violation::Slot);
+            return Err(ProtocolViolation::Slot);
         }
         if bytes == 0 || bytes > view.chunk_bytes {
-            return Err(Violation::Chunk);
+            return Err(ProtocolViolation::Chunk);
         }
         Ok(())
     }

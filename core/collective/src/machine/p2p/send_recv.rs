@@ -4,7 +4,9 @@
 
 use super::P2p;
 use super::message::{Incoming, Outgoing, PairCall, SendRecv};
-use crate::machine::cause::{Broken, Cause, Mismatch, Reason, Refusal, Verdict, Violation};
+use crate::machine::cause::{
+    Broken, CallRefusal, Cause, Mismatch, ProtocolViolation, Reason, Verdict,
+};
 use crate::machine::io::{Effect, MessageId, OpId, Stream};
 use crate::machine::node::Node;
 use crate::machine::view::GroupView;
@@ -88,7 +90,7 @@ impl P2p {
             return;
         };
         let claim = view.claim(view.rank(rank), call);
-        let refusal: Verdict = Refusal { claim, reason }.into();
+        let refusal: Verdict = CallRefusal { claim, reason }.into();
         self.end_call(view, node, op, Some(refusal.into()));
     }
 
@@ -107,7 +109,7 @@ impl P2p {
         };
         let refusal = |rank, reason, call| {
             let claim = view.claim(rank, call);
-            Verdict::from(Refusal { claim, reason })
+            Verdict::from(CallRefusal { claim, reason })
         };
         let verdict = match (theirs.refused, own.refused) {
             (Some(reason), _) => refusal(message.to, reason, theirs.call),
@@ -135,7 +137,7 @@ impl P2p {
         peer: usize,
         message: MessageId,
         theirs: PairCall,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         view.check_message(&message)?;
         let to = view.home(message.to);
         if to == view.node {
@@ -159,7 +161,7 @@ impl P2p {
         };
         let one = view.claim(message.from, theirs.call);
         let verdict: Verdict = match theirs.refused {
-            Some(reason) => Refusal { claim: one, reason }.into(),
+            Some(reason) => CallRefusal { claim: one, reason }.into(),
             None => Mismatch {
                 one,
                 other: view.claim(message.to, incoming.call),

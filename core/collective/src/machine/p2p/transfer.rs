@@ -6,14 +6,16 @@
 
 use super::P2p;
 use super::message::Piece;
-use super::queues::{Content, Hop, Next, Relayed, SendDesc};
-use crate::machine::cause::{Broken, Violation};
-use crate::machine::io::{Effect, Frame, MessageId, NO_SLOT, Placement, RELAY, Region, Ticket};
+use super::queues::{Content, Forwarded, Hop, Next, SendDesc};
+use crate::machine::cause::{Broken, ProtocolViolation};
+use crate::machine::io::{
+    Effect, FORWARDING, Frame, MessageId, NO_SLOT, Placement, Region, Ticket,
+};
 use crate::machine::node::{Node, Work};
 use crate::machine::view::GroupView;
 
 /// Frames that others may have passed on before a group is open here: twice what a link queues.
-const MAX_HELD_BACK: usize = 8192;
+const MAX_DEFERRED: usize = 8192;
 
 impl P2p {
     /// Two nodes of a zone that send each other something want a link.
@@ -31,16 +33,16 @@ impl P2p {
         to: usize,
         frame: Frame,
         from: Option<usize>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let hop = Hop::towards(view, node, to).node;
         if Some(hop) == from {
-            return Err(Violation::Direction);
+            return Err(ProtocolViolation::Direction);
         }
         if !self.is_open {
-            self.held_back.push_back((to, frame));
-            let too_many = self.held_back.len() > MAX_HELD_BACK;
+            self.deferred.push_back((to, frame));
+            let too_many = self.deferred.len() > MAX_DEFERRED;
             return if too_many {
-                Err(Violation::Message)
+                Err(ProtocolViolation::Message)
             } else {
                 Ok(())
             };
@@ -53,7 +55,7 @@ impl P2p {
 
     /// Sends what there is room for.
     pub(in crate::machine) fn pump(&mut self, view: &GroupView, node: &mut Node) {
-        while let Some((to, frame)) = self.held_back.pop_front() {
+        while let Some((to, frame)) = self.deferred.pop_front() {
             self.route(view, node, to, frame, None).ok();
         }
         self.ask_more(view, node);
@@ -68,21 +70,21 @@ impl P2p {
             return None;
         }
         match self.queues.next(hop)? {
-            Next::Relayed(relayed) => self.send_relayed(view, node, hop, slot, relayed),
+            Next::Relayed(relayed) => self.send_forwarded(view, node, hop, slot, relayed),
             Next::Own(message) => self.send_own(view, node, hop, slot, message),
         }
         Some(())
     }
 
-    fn send_relayed(
+    fn send_forwarded(
         &mut self,
         view: &GroupView,
         node: &mut Node,
         hop: Hop,
         slot: u8,
-        relayed: Relayed,
+        relayed: Forwarded,
     ) {
-        let Relayed {
+        let Forwarded {
             message,
             chunk,
             bytes,
@@ -90,7 +92,7 @@ impl P2p {
             slot: from,
         } = relayed;
         let region = Region {
-            buffer: view.receive(peer, RELAY, from),
+            buffer: view.receive(peer, FORWARDING, from),
             offset: 0,
             bytes: u64::from(bytes),
         };
@@ -218,7 +220,7 @@ impl P2p {
             Content::Relayed { peer, slot } => {
                 self.queues.free(peer, slot);
                 if node.broken.is_none() {
-                    let (group, tree) = (view.id, RELAY);
+                    let (group, tree) = (view.id, FORWARDING);
                     view.send(node, peer, Frame::Credit { group, tree, slot }, None);
                 }
             }
@@ -226,7 +228,11 @@ impl P2p {
     }
 
     /// A slot that the next node has passed on is free again.
-    pub(in crate::machine) fn on_credit(&mut self, peer: usize, slot: u8) -> Result<(), Violation> {
+    pub(in crate::machine) fn on_credit(
+        &mut self,
+        peer: usize,
+        slot: u8,
+    ) -> Result<(), ProtocolViolation> {
         self.queues.on_credit(peer, slot)
     }
 
@@ -251,7 +257,7 @@ impl P2p {
         } else {
             let is_free = self.queues.check(view, peer, slot, bytes).is_ok();
             is_free.then_some(Region {
-                buffer: view.receive(peer, RELAY, slot),
+                buffer: view.receive(peer, FORWARDING, slot),
                 offset: 0,
                 bytes: u64::from(bytes),
             })
@@ -266,7 +272,7 @@ impl P2p {
         node: &mut Node,
         peer: usize,
         piece: Piece,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let Piece {
             message,
             chunk,
@@ -277,7 +283,7 @@ impl P2p {
         let to = view.home(message.to);
         if to == view.node {
             if slot != NO_SLOT {
-                return Err(Violation::Slot);
+                return Err(ProtocolViolation::Slot);
             }
             if !self.incoming.contains_key(&message) {
                 node.counters.late_frames += 1; // Its operation has failed.
@@ -285,7 +291,7 @@ impl P2p {
             }
             let place = self.target(view, &message, chunk);
             if place.is_none_or(|region| region.bytes != u64::from(bytes)) {
-                return Err(Violation::Chunk);
+                return Err(ProtocolViolation::Chunk);
             }
             self.came(view, node, message, chunk);
             return Ok(());
@@ -296,16 +302,16 @@ impl P2p {
         self.queues.check(view, peer, slot, bytes)?;
         let hop = Hop::towards(view, node, to);
         if hop.node == peer {
-            return Err(Violation::Direction);
+            return Err(ProtocolViolation::Direction);
         }
-        let relayed = Relayed {
+        let forwarded = Forwarded {
             message,
             chunk,
             bytes,
             peer,
             slot,
         };
-        self.queues.relay(view, hop, relayed);
+        self.queues.forward(view, hop, forwarded);
         Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! What messages are to membership, and membership's messages as they travel.
 
 use super::{Error, Peer, ToOperator, ToSidecar, encode};
-use crate::membership::{Connection, Endpoint, Event, MOST_ASKED, Message, Reach, Refusal};
-use crate::recovery::Report;
+use crate::membership::{
+    Connection, Endpoint, HelloRefusal, MOST_ASKED, MembershipEvent, MembershipMessage, Reach,
+};
+use crate::recovery::EpochReport;
 
 /// What a sidecar has said, for the membership of its gang. `rank`: the node rank that it has proved to be.
 #[must_use]
-pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
+pub fn event(connection: Connection, rank: u32, message: ToOperator) -> MembershipEvent {
     match message {
         ToOperator::Hello {
             version: _,
@@ -14,14 +16,14 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
             port,
             joined_epoch: joined,
             features: _,
-        } => Event::Hello {
+        } => MembershipEvent::Hello {
             connection,
             rank,
             endpoint: Endpoint { address, port },
             joined,
         },
-        ToOperator::Joined { epoch } => Event::Joined { connection, epoch },
-        ToOperator::Heartbeat { progress } => Event::Heartbeat {
+        ToOperator::Joined { epoch } => MembershipEvent::Joined { connection, epoch },
+        ToOperator::Heartbeat { progress } => MembershipEvent::Heartbeat {
             connection,
             progress,
         },
@@ -30,13 +32,13 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
             rank,
             reason,
             detail: _,
-        } => Event::Suspect {
+        } => MembershipEvent::Suspect {
             connection,
             epoch,
             rank,
             reason,
         },
-        ToOperator::Recovered { epoch, rank } => Event::Recovered {
+        ToOperator::Recovered { epoch, rank } => MembershipEvent::Recovered {
             connection,
             epoch,
             rank,
@@ -46,7 +48,7 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
             report,
             reached,
             unreached,
-        } => Event::Stopped {
+        } => MembershipEvent::Stopped {
             connection,
             epoch,
             report,
@@ -55,30 +57,30 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Event {
                 unreached: unreached.into_iter().collect(),
             },
         },
-        ToOperator::RankLost => Event::RankLost { connection },
-        ToOperator::Bye => Event::Bye { connection },
+        ToOperator::RankLost => MembershipEvent::RankLost { connection },
+        ToOperator::Leaving => MembershipEvent::Leaving { connection },
     }
 }
 
 /// What membership says to a sidecar, as it travels.
 #[must_use]
-pub fn to_sidecar(message: &Message) -> ToSidecar {
+pub fn to_sidecar(message: &MembershipMessage) -> ToSidecar {
     let peer = |(rank, endpoint): (u32, Endpoint)| Peer {
         rank,
         address: endpoint.address,
         port: endpoint.port,
     };
     match message {
-        Message::Roster { epoch, endpoints } => ToSidecar::Roster {
+        MembershipMessage::Roster { epoch, endpoints } => ToSidecar::Roster {
             epoch: *epoch,
             nodes: (0..).zip(endpoints.iter().copied()).map(peer).collect(),
         },
-        Message::Go { epoch } => ToSidecar::Go { epoch: *epoch },
-        Message::Revoke { epoch, members } => ToSidecar::Revoke {
+        MembershipMessage::Go { epoch } => ToSidecar::Go { epoch: *epoch },
+        MembershipMessage::Revoke { epoch, members } => ToSidecar::Revoke {
             epoch: *epoch,
             members: members.iter().copied().map(peer).collect(),
         },
-        Message::Next {
+        MembershipMessage::Next {
             epoch,
             members,
             resume,
@@ -87,20 +89,20 @@ pub fn to_sidecar(message: &Message) -> ToSidecar {
             members: members.iter().copied().map(peer).collect(),
             resume: resume.clone(),
         },
-        Message::Refused(refusal @ Refusal::Connected { .. }) => ToSidecar::Retry {
+        MembershipMessage::Refused(refusal @ HelloRefusal::Connected { .. }) => ToSidecar::Retry {
             reason: refusal.to_string(),
         },
-        Message::Refused(refusal) => ToSidecar::Refused {
+        MembershipMessage::Refused(refusal) => ToSidecar::Refused {
             reason: refusal.to_string(),
             // The others do its work.
-            void: matches!(refusal, Refusal::Out { .. }),
+            void: matches!(refusal, HelloRefusal::Out { .. }),
         },
     }
 }
 
 /// How far a sidecar is that has stopped, and whom it reaches, as it travels.
 #[must_use]
-pub fn stopped(epoch: u64, report: Report, reach: &Reach) -> ToOperator {
+pub fn stopped(epoch: u64, report: EpochReport, reach: &Reach) -> ToOperator {
     ToOperator::Stopped {
         epoch,
         report,
@@ -110,7 +112,7 @@ pub fn stopped(epoch: u64, report: Report, reach: &Reach) -> ToOperator {
 }
 
 /// Whether a report can be sent, whomever its node reaches: one that is too long names its length.
-pub fn fits(report: &Report) -> Result<(), Error> {
+pub fn fits(report: &EpochReport) -> Result<(), Error> {
     let all = || (0..MOST_ASKED).map(|at| u32::MAX - at).collect();
     let reach = Reach {
         reached: all(),
@@ -126,7 +128,7 @@ mod tests {
     use crate::machine::{Claim, MAX_GROUPS, Mismatch, Verdict};
     use crate::membership::encoding::Decoder;
     use crate::membership::probes;
-    use crate::recovery::{GroupReport, Held, MAX_HELD};
+    use crate::recovery::{GroupReport, MAX_RETAINED, Retained};
     use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 
     use super::*;
@@ -139,12 +141,12 @@ mod tests {
             reached: BTreeSet::from([0, 2]),
             unreached: BTreeSet::from([1]),
         };
-        let said = stopped(4, Report::new(), &reach);
+        let said = stopped(4, EpochReport::new(), &reach);
         let heard = event(CONNECTION, 3, said);
-        let expected = Event::Stopped {
+        let expected = MembershipEvent::Stopped {
             connection: CONNECTION,
             epoch: 4,
-            report: Report::new(),
+            report: EpochReport::new(),
             reach,
         };
         assert_eq!(heard, expected);
@@ -163,11 +165,11 @@ mod tests {
     #[test]
     fn a_sidecar_that_others_have_gone_on_without_and_no_other_may_not_run_on() {
         for (refusal, ends) in [
-            (Refusal::Out { rank: 1, epoch: 2 }, true),
-            (Refusal::Replaced { rank: 1 }, false),
-            (Refusal::Epoch { theirs: 1, ours: 2 }, false),
+            (HelloRefusal::Out { rank: 1, epoch: 2 }, true),
+            (HelloRefusal::Replaced { rank: 1 }, false),
+            (HelloRefusal::Epoch { theirs: 1, ours: 2 }, false),
         ] {
-            let said = to_sidecar(&Message::Refused(refusal));
+            let said = to_sidecar(&MembershipMessage::Refused(refusal));
             let reason = refusal.to_string();
             let void = ends;
             assert_eq!(said, ToSidecar::Refused { reason, void });
@@ -181,7 +183,7 @@ mod tests {
             port,
         };
         let endpoints = vec![endpoint(1), endpoint(2)];
-        let said = to_sidecar(&Message::Roster {
+        let said = to_sidecar(&MembershipMessage::Roster {
             epoch: 1,
             endpoints,
         });
@@ -194,14 +196,14 @@ mod tests {
 
     #[test]
     fn who_is_connected_already_may_try_again_and_is_not_refused() {
-        let refusal = Refusal::Connected { rank: 1 };
-        let said = to_sidecar(&Message::Refused(refusal));
+        let refusal = HelloRefusal::Connected { rank: 1 };
+        let said = to_sidecar(&MembershipMessage::Refused(refusal));
         let reason = refusal.to_string();
         assert_eq!(said, ToSidecar::Retry { reason });
     }
 
     /// A report of so many groups, each with as many operations as it may name, of which every field is as long as it gets.
-    fn longest(groups: usize) -> Report {
+    fn longest(groups: usize) -> EpochReport {
         let call = Call {
             kind: OpKind::Reduce {
                 op: ReduceOp::PremulSum(Factor::new(f32::MIN_POSITIVE)),
@@ -213,7 +215,7 @@ mod tests {
             numerics: Numerics::Precise,
         };
         let rank = u32::MAX;
-        let held = |op| Held {
+        let held = |op| Retained {
             op,
             epoch: u32::MAX,
             call,
@@ -226,9 +228,9 @@ mod tests {
         };
         let group = |group| GroupReport {
             group,
-            told_all: u64::MAX,
-            told_any: u64::MAX,
-            held: (u64::MAX - MAX_HELD..u64::MAX).map(held).collect(),
+            delivered_to_all: u64::MAX,
+            delivered_to_any: u64::MAX,
+            retained: (u64::MAX - MAX_RETAINED..u64::MAX).map(held).collect(),
             refused: None,
         };
         (0..groups as u64).map(|at| group(u64::MAX - at)).collect()
@@ -245,7 +247,7 @@ mod tests {
         assert!(matches!(fits(&longer), Err(Error::TooLarge(_))));
         // A node without memory says of any number of groups what its processes were told.
         let recollected =
-            (0..=MAX_GROUPS as u64).map(|at| GroupReport::of_told(u64::MAX - at, &[u64::MAX]));
+            (0..=MAX_GROUPS as u64).map(|at| GroupReport::of_delivered(u64::MAX - at, &[u64::MAX]));
         fits(&recollected.collect()).unwrap();
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::machine::{Claim, Dispute, Mismatch, OpenReason, Opener, Reason, Refusal, Verdict};
+use crate::machine::{CallRefusal, Claim, Dispute, Mismatch, OpenReason, Opener, Reason, Verdict};
 use crate::membership::{
-    Break, Endpoint, Message, Progress, Reach, Reason as Suspected, Refusal as Unwanted,
+    Break, Endpoint, HelloRefusal as Unwanted, MembershipMessage, Progress, Reach,
+    SuspicionReason as Suspected,
 };
-use crate::recovery::{GroupReport, GroupResume, Held, Report, Served};
+use crate::recovery::{EpochReport, GroupReport, GroupResume, Retained, Served};
 use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
 
 use topology::CheckpointRef;
@@ -24,8 +25,8 @@ fn call(kind: OpKind) -> Call {
     }
 }
 
-fn held(op: u64, kind: OpKind, verdict: Option<Verdict>) -> Held {
-    Held {
+fn held(op: u64, kind: OpKind, verdict: Option<Verdict>) -> Retained {
+    Retained {
         op,
         epoch: 2,
         call: call(kind),
@@ -47,7 +48,7 @@ fn dispute() -> Dispute {
     }
 }
 
-fn all_held() -> Vec<Held> {
+fn all_held() -> Vec<Retained> {
     let op = ReduceOp::PremulSum(Factor::new(-0.75));
     let claim = |rank, kind| Claim {
         rank,
@@ -73,7 +74,7 @@ fn all_held() -> Vec<Held> {
         one: claim(1, kinds[0]),
         other: claim(2, kinds[3]),
     });
-    let refusal = Verdict::Refusal(Refusal {
+    let refusal = Verdict::Refusal(CallRefusal {
         claim: claim(1, kinds[0]),
         reason: Reason::Memory,
     });
@@ -85,20 +86,20 @@ fn all_held() -> Vec<Held> {
         .collect()
 }
 
-fn report() -> Report {
+fn report() -> EpochReport {
     vec![
         GroupReport {
             group: 0,
-            told_all: 7,
-            told_any: 8,
-            held: all_held(),
+            delivered_to_all: 7,
+            delivered_to_any: 8,
+            retained: all_held(),
             refused: None,
         },
         GroupReport {
             group: 9,
-            told_all: 0,
-            told_any: 0,
-            held: Vec::new(),
+            delivered_to_all: 0,
+            delivered_to_any: 0,
+            retained: Vec::new(),
             refused: Some(dispute()),
         },
     ]
@@ -161,32 +162,32 @@ fn to_operator() -> Vec<ToOperator> {
         ToOperator::Recovered { epoch: 2, rank: 1 },
         stopped(2, report(), &reach),
         ToOperator::RankLost,
-        ToOperator::Bye,
+        ToOperator::Leaving,
     ]
 }
 
-fn messages() -> Vec<Message> {
+fn messages() -> Vec<MembershipMessage> {
     let endpoint = |port| Endpoint {
         address: [192, 0, 2, 1].into(),
         port,
     };
     let members = vec![(0, endpoint(1)), (2, endpoint(2))];
-    let served = |(at, held): (usize, Held)| Served {
-        held,
+    let served = |(at, held): (usize, Retained)| Served {
+        retained: held,
         holder: at % 2,
         spread: at == 1,
     };
     vec![
-        Message::Roster {
+        MembershipMessage::Roster {
             epoch: 1,
             endpoints: vec![endpoint(1), endpoint(2)],
         },
-        Message::Go { epoch: 1 },
-        Message::Revoke {
+        MembershipMessage::Go { epoch: 1 },
+        MembershipMessage::Revoke {
             epoch: 1,
             members: members.clone(),
         },
-        Message::Next {
+        MembershipMessage::Next {
             epoch: 2,
             members,
             resume: vec![
@@ -211,12 +212,12 @@ fn messages() -> Vec<Message> {
                 },
             ],
         },
-        Message::Refused(Unwanted::Rank { rank: 9, nodes: 4 }),
-        Message::Refused(Unwanted::Epoch { theirs: 1, ours: 2 }),
-        Message::Refused(Unwanted::Out { rank: 1, epoch: 2 }),
-        Message::Refused(Unwanted::Connected { rank: 1 }),
-        Message::Refused(Unwanted::Replaced { rank: 1 }),
-        Message::Refused(Unwanted::Broken(Break::Lost { rank: 1, by: 2 })),
+        MembershipMessage::Refused(Unwanted::Rank { rank: 9, nodes: 4 }),
+        MembershipMessage::Refused(Unwanted::Epoch { theirs: 1, ours: 2 }),
+        MembershipMessage::Refused(Unwanted::Out { rank: 1, epoch: 2 }),
+        MembershipMessage::Refused(Unwanted::Connected { rank: 1 }),
+        MembershipMessage::Refused(Unwanted::Replaced { rank: 1 }),
+        MembershipMessage::Refused(Unwanted::Broken(Break::Lost { rank: 1, by: 2 })),
     ]
 }
 

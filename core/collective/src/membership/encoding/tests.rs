@@ -20,11 +20,11 @@ fn spoken() -> Vec<ToOperator> {
         ToOperator::Suspect {
             epoch: 1,
             rank: 3,
-            reason: Reason::Frozen,
+            reason: SuspicionReason::Frozen,
             detail: "nothing for 2 s".to_owned(),
         },
         ToOperator::Recovered { epoch: 1, rank: 3 },
-        ToOperator::Bye,
+        ToOperator::Leaving,
     ]
 }
 
@@ -57,10 +57,14 @@ fn kinds<T: Serialize>(messages: &[T]) -> Vec<String> {
 fn a_message_of_a_kind_that_is_not_known_is_skipped_and_what_comes_after_it_is_heard() {
     let unknown = serde_json::json!({"kind": "interrupt", "deadline": [1, {"a": null}]});
     let mut decoder = Decoder::<ToOperator>::default();
-    for frame in [encode(&unknown), encode(&ToOperator::Bye), encode(&unknown)] {
+    for frame in [
+        encode(&unknown),
+        encode(&ToOperator::Leaving),
+        encode(&unknown),
+    ] {
         decoder.push(&frame.unwrap());
     }
-    assert_eq!(decoder.next().unwrap(), Some(ToOperator::Bye));
+    assert_eq!(decoder.next().unwrap(), Some(ToOperator::Leaving));
     assert_eq!(decoder.next().unwrap(), None);
     assert_eq!(decoder.skipped(), 2);
     let mut decoder = Decoder::<ToSidecar>::default();
@@ -87,7 +91,7 @@ fn every_kind_is_known() {
     all.push(ToOperator::RankLost);
     all.push(ToOperator::Stopped {
         epoch: 1,
-        report: Report::new(),
+        report: EpochReport::new(),
         reached: Vec::new(),
         unreached: Vec::new(),
     });
@@ -139,7 +143,7 @@ fn features_that_are_not_known_are_not_used_and_those_that_are_arrive() {
 fn what_may_be_large_is_told_by_its_beginning() {
     let stopped = ToOperator::Stopped {
         epoch: 1,
-        report: Report::new(),
+        report: EpochReport::new(),
         reached: Vec::new(),
         unreached: Vec::new(),
     };
@@ -169,7 +173,7 @@ fn a_frame_as_long_as_the_limit_passes_and_one_byte_more_is_refused_at_both_ends
     let suspect = |padding: usize| ToOperator::Suspect {
         epoch: 1,
         rank: 1,
-        reason: Reason::Dead,
+        reason: SuspicionReason::Dead,
         detail: "x".repeat(padding),
     };
     let around = encode(&suspect(0)).unwrap().len() - LENGTH_BYTES;

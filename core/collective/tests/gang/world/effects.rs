@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use collective::machine::{
-    Broken, Buffer, Cause, Effect, FIRST_POST, Fence, Frame, Input, OpId, Region, Ticket,
+    Broken, Buffer, Cause, Effect, FIRST_SEND_RECV, Fence, Frame, Input, OpId, Region, Ticket,
 };
-use collective::membership::Reason;
+use collective::membership::SuspicionReason;
 use sim::To;
 use topology::OnPeerLoss;
 
@@ -66,7 +66,7 @@ impl World {
 
     pub(crate) fn carry_out(&mut self, node: usize, effect: Effect) {
         let ends = match effect {
-            Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => op < FIRST_POST,
+            Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => op < FIRST_SEND_RECV,
             Effect::End { .. } | Effect::Opened { .. } | Effect::Closed { .. } => true,
             Effect::Send { .. }
             | Effect::Reduce { .. }
@@ -126,7 +126,7 @@ impl World {
             Effect::Release { group, op } => self.release(node, (group, op)),
             Effect::Suspect { peer, .. } => {
                 self.seen.suspects.push((now, node, peer));
-                self.suspect(node, peer, Reason::Frozen);
+                self.suspect(node, peer, SuspicionReason::Frozen);
             }
             Effect::Recovered { peer } => self.seen.recovered.push((node, peer)),
             Effect::Late { group, op, ranks } => {
@@ -148,7 +148,7 @@ impl World {
     fn release(&mut self, node: usize, id: Id) {
         let sidecar = &mut self.sidecars[node];
         assert!(sidecar.released.insert(id), "released once");
-        let is_first = sidecar.epoch == 1 && id.1 < FIRST_POST;
+        let is_first = sidecar.epoch == 1 && id.1 < FIRST_SEND_RECV;
         assert!(
             !is_first || sidecar.freed.contains(&id),
             "inputs are freed first"
@@ -168,8 +168,10 @@ impl World {
         let earlier = self.sidecars[node].broken.replace((now, broken));
         assert_eq!(earlier, None, "broken once");
         match broken {
-            Broken::NodeLost { node: peer, .. } => self.suspect(node, peer, Reason::Dead),
-            Broken::NodeSilent { node: peer, .. } => self.suspect(node, peer, Reason::Silent),
+            Broken::NodeLost { node: peer, .. } => self.suspect(node, peer, SuspicionReason::Dead),
+            Broken::NodeSilent { node: peer, .. } => {
+                self.suspect(node, peer, SuspicionReason::Silent);
+            }
             Broken::Protocol { .. } | Broken::RankLeft { .. }
                 if self.setup.leads == Leads::Operator =>
             {
@@ -199,22 +201,26 @@ impl World {
         });
         self.seen.frames += 1;
         match frame {
-            Frame::Up { group, op, .. } => *self.seen.ups.entry((group, op)).or_default() += 1,
-            Frame::Down { group, op, .. } => *self.seen.downs.entry((group, op)).or_default() += 1,
-            Frame::Mark { .. } => self.seen.marks += 1,
+            Frame::ReduceChunk { group, op, .. } => {
+                *self.seen.ups.entry((group, op)).or_default() += 1;
+            }
+            Frame::BroadcastChunk { group, op, .. } => {
+                *self.seen.downs.entry((group, op)).or_default() += 1;
+            }
+            Frame::Watermark { .. } => self.seen.watermarks += 1,
             Frame::Data { .. } => {
                 let bytes = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
                 *self.seen.parts.entry((node, to)).or_default() += bytes;
             }
             Frame::Refuse { .. }
             | Frame::Fail { .. }
-            | Frame::Want { .. }
-            | Frame::Deny { .. }
+            | Frame::ReadyToReceive { .. }
+            | Frame::ReceiveRejected { .. }
             | Frame::Credit { .. }
             | Frame::Awaiting { .. }
             | Frame::Abort { .. }
             | Frame::Heartbeat
-            | Frame::Bye { .. }
+            | Frame::Leaving { .. }
             | Frame::Open { .. }
             | Frame::Opened { .. } => {}
         }
@@ -297,14 +303,16 @@ impl World {
         self.call_soon(rank);
     }
 
-    fn suspect(&mut self, node: usize, peer: usize, reason: Reason) {
+    fn suspect(&mut self, node: usize, peer: usize, reason: SuspicionReason) {
         let sidecar = &self.sidecars[node];
         let (epoch, rank) = (sidecar.epoch, sidecar.members[peer] as u32);
-        self.report(node, |connection| collective::membership::Event::Suspect {
-            connection,
-            epoch,
-            rank,
-            reason,
+        self.report(node, |connection| {
+            collective::membership::MembershipEvent::Suspect {
+                connection,
+                epoch,
+                rank,
+                reason,
+            }
         });
     }
 
@@ -318,7 +326,7 @@ impl World {
         }
         let report = self.machine(node).report();
         let of = report.iter().filter(|of| of.group == group);
-        let mut held = of.flat_map(|of| &of.held);
+        let mut held = of.flat_map(|of| &of.retained);
         let is_final = held.any(|held| held.op == op && held.complete);
         assert!(!is_final, "node {node} writes {region:?}, which is final");
     }

@@ -2,7 +2,7 @@
 
 use collective::DoubleTree;
 use collective::machine::{Buffer, Config, Fence, GroupId, Input, Machine, Timing, WORLD};
-use collective::membership::Event as Notice;
+use collective::membership::MembershipEvent as Notice;
 use collective::recovery::Resume;
 use collective::session::Begun;
 use sim::To;
@@ -74,7 +74,7 @@ impl World {
         };
         let all = joining
             .trees
-            .neighbours(joining.me)
+            .tree_peers(joining.me)
             .into_iter()
             .all(is_there);
         if !idle || !sidecar.reading.is_empty() || !all {
@@ -120,8 +120,8 @@ impl World {
         config.check().unwrap();
         for start in starts.iter().flatten() {
             for served in &start.resume.served {
-                let id = (start.resume.group, served.held.op);
-                sidecar.memory.add_result(id, served.held.bytes);
+                let id = (start.resume.group, served.retained.op);
+                sidecar.memory.add_result(id, served.retained.bytes);
                 sidecar.released.remove(&id);
             }
         }

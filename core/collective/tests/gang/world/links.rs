@@ -13,7 +13,7 @@ pub(crate) type Item = Option<(Fence, Frame, Option<Payload>)>;
 
 impl World {
     /// The nodes that live at the other ends of a node's links, and the epoch of these: the one that it joins, or is in.
-    pub(crate) fn neighbours(&self, node: usize) -> Option<(Vec<usize>, u64)> {
+    pub(crate) fn tree_peers(&self, node: usize) -> Option<(Vec<usize>, u64)> {
         let epoch_of = |node: usize| {
             let sidecar = &self.sidecars[node];
             let joins = sidecar.joining.as_ref().map(|joining| joining.epoch);
@@ -22,7 +22,7 @@ impl World {
         let epoch = epoch_of(node)?;
         let mut peers = match &self.sidecars[node].joining {
             Some(joining) => {
-                let peers = joining.trees.neighbours(joining.me).into_iter();
+                let peers = joining.trees.tree_peers(joining.me).into_iter();
                 peers.map(|peer| joining.members[peer]).collect()
             }
             None => self.peers(node),

@@ -71,7 +71,7 @@ impl World {
     }
 
     /// A rank calls the next message that it may. False when there is none.
-    pub(crate) fn post_next(&mut self, node: usize, rank: u32) -> bool {
+    pub(crate) fn send_recv_next(&mut self, node: usize, rank: u32) -> bool {
         let (sidecar, local) = (&self.sidecars[node], self.local(rank));
         let attached = sidecar.ranks.presence(local) == Some(Presence::Attached);
         let free = attached && sidecar.started && sidecar.ranks.waiting(local) == 0;
@@ -83,7 +83,7 @@ impl World {
             let side = usize::from(message.to == rank);
             let is_its = [message.from, message.to][side] == rank;
             let member = self.member(message.group, rank)?;
-            let is_open = member.opened == Some(Ok(())) && machine.may_post(message.group);
+            let is_open = member.opened == Some(Ok(())) && machine.may_send_recv(message.group);
             let is_closing = member.called >= member.program.len() && message.group != WORLD;
             let may = is_its && is_open && !is_closing;
             (may && message.sides[side] == Side::Uncalled).then_some((at, side))

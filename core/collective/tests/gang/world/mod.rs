@@ -22,7 +22,9 @@ use std::time::Duration;
 use collective::machine::{
     Broken, Effect, Fence, Frame, GroupId, Handover, Input, Machine, OpId, Reason, Recovery, WORLD,
 };
-use collective::membership::{Break, Commit, Connection, Event as Notice, Message};
+use collective::membership::{
+    Break, Commit, Connection, MembershipEvent as Notice, MembershipMessage,
+};
 use collective::session::Departed;
 use collective::{Call, Layout};
 use sim::{Conditions, CrashPoint, Hosts, Rng, Simulation, To};
@@ -123,7 +125,7 @@ pub(crate) enum Event {
     ToSidecar {
         node: usize,
         connection: Connection,
-        message: Message,
+        message: MembershipMessage,
     },
     ToLeader {
         leader: u64,
@@ -214,7 +216,7 @@ pub(crate) struct Seen {
     pub(crate) late: Vec<(Duration, usize, Id, Vec<usize>)>,
     /// Frames sent, and those of them that only carry a watermark.
     pub(crate) frames: u64,
-    pub(crate) marks: u64,
+    pub(crate) watermarks: u64,
     /// Frames of each operation, up and down.
     pub(crate) ups: BTreeMap<Id, usize>,
     pub(crate) downs: BTreeMap<Id, usize>,

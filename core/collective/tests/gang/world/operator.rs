@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use collective::membership::{
-    Commit, Connection, Effect, Event as Notice, Membership, Message, Phase, Policy,
+    Commit, Connection, GangPhase, Membership, MembershipEffect, MembershipEvent as Notice,
+    MembershipMessage, RecoveryPolicy,
 };
 use sim::To;
 use topology::OnPeerLoss;
@@ -19,7 +20,7 @@ pub(crate) struct Leader {
     pub(crate) connections: BTreeMap<Connection, usize>,
     tick: Option<Duration>,
     /// The epoch it leads and what it is doing.
-    phase: (u64, Phase),
+    phase: (u64, GangPhase),
 }
 
 impl World {
@@ -32,7 +33,7 @@ impl World {
     }
 
     pub(crate) fn become_leader(&mut self, id: u64) {
-        let policy = Policy {
+        let policy = RecoveryPolicy {
             on_peer_loss: OnPeerLoss::Shrink,
             peer_loss: Duration::from_secs(10),
             least: self.setup.least,
@@ -115,7 +116,7 @@ impl World {
             | Notice::Gone { .. }
             | Notice::Committed { .. }
             | Notice::CommitFailed { .. }
-            | Notice::Bye { .. }
+            | Notice::Leaving { .. }
             | Notice::Disconnected { .. } => self.hosts.note(notice),
         }
     }
@@ -137,11 +138,11 @@ impl World {
         leader.membership.handle(now, notice, &mut effects);
         for effect in effects {
             match effect {
-                Effect::Send {
+                MembershipEffect::Send {
                     connection,
                     message,
                 } => self.tell_sidecar(connection, &message),
-                Effect::Commit { commit, after } => {
+                MembershipEffect::Commit { commit, after } => {
                     // Most are taken at once; some take long, some get lost.
                     let most = if self.rng.chance(1, 8) { 700 } else { 20 };
                     let delay = self.hosts.draw(MS..most * MS);
@@ -159,7 +160,7 @@ impl World {
                         self.hosts.after(delay, To::World, store);
                     }
                 }
-                Effect::Changed => changed = true,
+                MembershipEffect::Changed => changed = true,
             }
         }
         let Some(leader) = &mut self.leader else {
@@ -182,19 +183,21 @@ impl World {
         }
     }
 
-    fn tell_sidecar(&mut self, connection: Connection, message: &Message) {
+    fn tell_sidecar(&mut self, connection: Connection, message: &MembershipMessage) {
         let Some(leader) = &mut self.leader else {
             return;
         };
         let Some(&node) = leader.connections.get(&connection) else {
             return;
         };
-        if matches!(*message, Message::Refused(_)) {
+        if matches!(*message, MembershipMessage::Refused(_)) {
             leader.connections.remove(&connection);
         }
         if !matches!(
             message,
-            Message::Next { .. } | Message::Revoke { .. } | Message::Roster { .. }
+            MembershipMessage::Next { .. }
+                | MembershipMessage::Revoke { .. }
+                | MembershipMessage::Roster { .. }
         ) {
             self.hosts.note(("sent", node, message));
         }
@@ -228,7 +231,7 @@ impl World {
     }
 
     /// What the leader is doing, if there is one.
-    pub(crate) fn phase(&self) -> Option<(u64, &Phase)> {
+    pub(crate) fn phase(&self) -> Option<(u64, &GangPhase)> {
         let leader = self.leader.as_ref()?;
         Some((leader.phase.0, &leader.phase.1))
     }

@@ -36,7 +36,7 @@ impl World {
         };
         let next: Vec<GroupId> = groups.filter(may).collect();
         let posts_first = !self.messages.is_empty() && (next.is_empty() || self.rng.chance(1, 2));
-        if posts_first && self.post_next(node, rank) {
+        if posts_first && self.send_recv_next(node, rank) {
             self.call_soon(rank);
         } else if !next.is_empty() {
             let group = *self.rng.pick(&next);

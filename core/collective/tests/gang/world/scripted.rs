@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use collective::machine::{Broken, Input, Machine};
 use collective::membership::{Break, Commit};
-use collective::recovery::{self, Forgotten, Report, Resume};
+use collective::recovery::{self, EpochReport, Forgotten, Resume};
 use topology::OnPeerLoss;
 
 use super::sidecars::Joining;
@@ -97,7 +97,7 @@ impl World {
             return;
         }
         let reports = members.iter().filter_map(left);
-        let reports: BTreeMap<usize, &Report> = reports
+        let reports: BTreeMap<usize, &EpochReport> = reports
             .filter_map(|(node, sidecar)| Some((node, sidecar.report.as_ref()?)))
             .collect();
         let members: Vec<usize> = reports.keys().copied().collect();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collective::OpKind;
 use collective::machine::{Buffer, Dispute, GroupId, Input, OpId, OpenError, OpenReason, WORLD};
-use collective::recovery::Report;
-use collective::session::{Answer, Called, Presence, Remembered, Sessions};
+use collective::recovery::EpochReport;
+use collective::session::{Called, OpeningAnswer, Presence, Remembered, Sessions};
 use sim::To;
 
 use super::sidecars::Sidecar;
@@ -262,7 +262,7 @@ impl World {
             self.free_group(node, group);
         }
         let ranks = &mut self.sidecars[node].ranks;
-        let Answer {
+        let OpeningAnswer {
             ticket,
             over,
             inputs,
@@ -288,7 +288,7 @@ impl World {
 
     /// What a sidecar says that it has reached, with its machine's report or without memory; none while processes are to
     /// come back.
-    pub(crate) fn report_of(&mut self, node: usize) -> Option<Report> {
+    pub(crate) fn report_of(&mut self, node: usize) -> Option<EpochReport> {
         let sidecar = &mut self.sidecars[node];
         let report = sidecar.report.clone();
         if sidecar.machine.is_none() && !sidecar.ranks.has_lost_memory() {

@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use collective::DoubleTree;
-use collective::agenda::Agenda;
 use collective::machine::{Broken, Buffer, Effect, GroupId, Input, Machine};
-use collective::membership::{Connection, Endpoint, Event as Notice, Message, Reach, Refusal};
-use collective::recovery::{Report, Resume};
+use collective::membership::{
+    Connection, Endpoint, HelloRefusal, MembershipEvent as Notice, MembershipMessage, Reach,
+};
+use collective::recovery::{EpochReport, Resume};
 use collective::session::Sessions;
+use collective::work_queue::WorkQueue;
 use sim::To;
 
 use super::links::Item;
@@ -43,7 +45,7 @@ pub(crate) struct Sidecar {
     /// Nodes with which it exchanges data between zones.
     pub(crate) gateway: Option<[usize; 2]>,
     /// What it reports once it has stopped.
-    pub(crate) report: Option<Report>,
+    pub(crate) report: Option<EpochReport>,
     /// The last epoch that it has stopped in.
     pub(crate) asked: u64,
     pub(crate) joining: Option<Joining>,
@@ -55,7 +57,7 @@ pub(crate) struct Sidecar {
     /// Whether that is being done.
     pub(crate) drives: bool,
     /// What it has to do, where it does one thing after another; and whether it computes.
-    pub(crate) agenda: Agenda,
+    pub(crate) agenda: WorkQueue,
     pub(crate) computes: bool,
     /// Where ranks get something of their own.
     pub(crate) own: BTreeSet<Buffer>,
@@ -102,7 +104,7 @@ impl Sidecar {
             released: BTreeSet::new(),
             asked_for: VecDeque::new(),
             drives: false,
-            agenda: Agenda::default(),
+            agenda: WorkQueue::default(),
             computes: false,
             own: BTreeSet::new(),
             early: Vec::new(),
@@ -281,7 +283,12 @@ impl World {
         }
     }
 
-    pub(crate) fn on_message(&mut self, node: usize, connection: Connection, message: Message) {
+    pub(crate) fn on_message(
+        &mut self,
+        node: usize,
+        connection: Connection,
+        message: MembershipMessage,
+    ) {
         let sidecar = &mut self.sidecars[node];
         if sidecar
             .connection
@@ -290,11 +297,11 @@ impl World {
             return;
         }
         match message {
-            Message::Roster { epoch, endpoints } => {
+            MembershipMessage::Roster { epoch, endpoints } => {
                 let members = (0..endpoints.len()).collect();
                 self.begin_to_join(node, epoch, members, Vec::new());
             }
-            Message::Next {
+            MembershipMessage::Next {
                 epoch,
                 members,
                 resume,
@@ -302,17 +309,17 @@ impl World {
                 let members = members.iter().map(|&(rank, _)| rank as usize).collect();
                 self.begin_to_join(node, epoch, members, resume);
             }
-            Message::Go { epoch } => {
+            MembershipMessage::Go { epoch } => {
                 if sidecar.epoch == epoch && sidecar.report.is_none() && !sidecar.started {
                     self.go(node);
                 }
             }
-            Message::Revoke { epoch, members } => {
+            MembershipMessage::Revoke { epoch, members } => {
                 sidecar.known = members.iter().map(|&(rank, _)| rank).collect();
                 self.stop(node, epoch);
             }
-            Message::Refused(Refusal::Out { .. }) => self.exclude(node),
-            Message::Refused(_) => {
+            MembershipMessage::Refused(HelloRefusal::Out { .. }) => self.exclude(node),
+            MembershipMessage::Refused(_) => {
                 self.sidecars[node].connection = None;
                 self.dial_soon(node);
             }

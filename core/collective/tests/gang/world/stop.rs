@@ -1,14 +1,14 @@
 //! How a sidecar stops: it reports how far it is, asks others whether they are reached, and reports again when that changes.
 
 use collective::machine::Input;
-use collective::membership::{Event as Notice, Reach, probes};
-use collective::recovery::Report;
+use collective::membership::{MembershipEvent as Notice, Reach, probes};
+use collective::recovery::EpochReport;
 use sim::To;
 
 use super::{Event, Leads, MS, World};
 
 impl World {
-    pub(crate) fn machine_stopped(&mut self, node: usize, report: Report) {
+    pub(crate) fn machine_stopped(&mut self, node: usize, report: EpochReport) {
         let sidecar = &mut self.sidecars[node];
         sidecar.asked = sidecar.asked.max(sidecar.epoch);
         sidecar.report = Some(report);

@@ -4,7 +4,7 @@
 use collective::membership::Commit;
 use collective::recovery::GroupResume;
 use contract::CheckpointRef;
-use contract::termination::{Outcome, TerminationMessage};
+use contract::termination::{RunOutcome, TerminationMessage};
 use scheduler::Stuck;
 use topology::NodeName;
 
@@ -288,7 +288,7 @@ async fn a_gang_that_lost_rank_0_is_suspended_and_what_rank_1_acknowledged_is_re
         asked(state, 1) && asked(state, 2)
     })
     .await;
-    let interrupted = TerminationMessage::new(Outcome::Interrupted);
+    let interrupted = TerminationMessage::new(RunOutcome::Interrupted);
     let ack = CheckpointRef {
         attempt: 1,
         step: 120,

@@ -3,20 +3,22 @@
 
 use collective::machine::GroupId;
 use collective::session::Remembered;
-use hfreduce_client::attach::{GROUPS_IN_PACKET, OPERATION_LIMIT, RANKS_LIMIT, ToClient, Told};
+use hfreduce_client::attach::{
+    GROUPS_IN_PACKET, OPERATION_LIMIT, RANKS_LIMIT, RestoredGroup, SidecarAnswer,
+};
 
 use super::{Begin, Error, Ranks, Session};
 
 /// A process that has to tell of its groups.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct Restoring {
     /// Of how many it has not told.
     left: u32,
     /// The ranks of the next, as far as it has listed them.
     ranks: Vec<u32>,
 }
 
-impl Telling {
+impl Restoring {
     pub(super) fn of(begin: Begin) -> Self {
         let left = match begin {
             Begin::Afresh => 0,
@@ -29,13 +31,13 @@ impl Telling {
 
 impl Session {
     /// Whether it has told of all its groups.
-    pub fn has_told_all(&self) -> bool {
-        self.telling.left == 0
+    pub fn is_restored(&self) -> bool {
+        self.restoring.left == 0
     }
 
     /// More ranks of the group that it tells of next.
     pub(super) fn note_ranks(&mut self, ranks: &[u32]) -> Result<(), String> {
-        let listed = &mut self.telling.ranks;
+        let listed = &mut self.restoring.ranks;
         let ascend = listed
             .last()
             .into_iter()
@@ -53,25 +55,29 @@ impl Session {
     }
 
     /// A group of these ranks.
-    pub(super) fn note_group(&mut self, ranks: &mut Ranks, said: &Told) -> Result<(), String> {
+    pub(super) fn note_group(
+        &mut self,
+        ranks: &mut Ranks,
+        said: &RestoredGroup,
+    ) -> Result<(), String> {
         let group = Remembered {
             group: said.group,
-            ranks: std::mem::take(&mut self.telling.ranks),
+            ranks: std::mem::take(&mut self.restoring.ranks),
             replicated: said.replicated,
             priority: said.priority,
-            delivered: said.told,
+            delivered: said.delivered,
             closed: said.closed,
             failed: said.failed,
         };
-        if said.told >= OPERATION_LIMIT {
+        if said.delivered >= OPERATION_LIMIT {
             return Err(format!(
                 "group {:x} cannot have {} operations that are over",
-                said.group, said.told
+                said.group, said.delivered
             ));
         }
         let remembered = ranks.remember(self.rank(), group);
         remembered.map_err(|error| error.to_string())?;
-        self.telling.left -= 1;
+        self.restoring.left -= 1;
         Ok(())
     }
 
@@ -79,7 +85,7 @@ impl Session {
     pub(super) fn say_what_is_over(&self, over: &[GroupId]) -> Result<(), Error> {
         for groups in over.chunks(GROUPS_IN_PACKET) {
             let groups = groups.to_vec();
-            self.say(&ToClient::Over { groups }, &[])?;
+            self.say(&SidecarAnswer::Over { groups }, &[])?;
         }
         Ok(())
     }

@@ -83,9 +83,9 @@ enum Event {
 
 /// The last events, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Journal(VecDeque<(Duration, Event)>);
+pub(super) struct FlightRecorder(VecDeque<(Duration, Event)>);
 
-impl Journal {
+impl FlightRecorder {
     fn note(&mut self, now: Duration, event: Event) {
         if self.0.len() >= LENGTH {
             self.0.pop_front();
@@ -102,7 +102,7 @@ impl Journal {
             Input::Exchange {
                 group, rank, call, ..
             }
-            | Input::Post {
+            | Input::SendRecv {
                 group,
                 rank,
                 call,
@@ -112,7 +112,7 @@ impl Journal {
             Input::Refuse {
                 group, rank, call, ..
             }
-            | Input::Post {
+            | Input::SendRecv {
                 group, rank, call, ..
             } => Event::Refused { group, rank, call },
             Input::Open {
@@ -124,21 +124,21 @@ impl Journal {
             Input::Frame { peer, frame, .. } => match frame {
                 Frame::Refuse { .. }
                 | Frame::Fail { .. }
-                | Frame::Deny { .. }
+                | Frame::ReceiveRejected { .. }
                 | Frame::Awaiting { .. }
                 | Frame::Abort { .. }
                 | Frame::Open { .. }
                 | Frame::Opened { .. }
-                | Frame::Bye { .. } => Event::Said {
+                | Frame::Leaving { .. } => Event::Said {
                     node: node(peer),
                     frame,
                 },
-                Frame::Up { .. }
-                | Frame::Down { .. }
-                | Frame::Want { .. }
+                Frame::ReduceChunk { .. }
+                | Frame::BroadcastChunk { .. }
+                | Frame::ReadyToReceive { .. }
                 | Frame::Data { .. }
                 | Frame::Credit { .. }
-                | Frame::Mark { .. }
+                | Frame::Watermark { .. }
                 | Frame::Heartbeat => return,
             },
             Input::Linked { peer } => Event::Linked { node: node(peer) },
@@ -294,8 +294,8 @@ impl fmt::Display for Event {
 mod tests {
     use super::*;
 
-    fn journal(events: usize) -> Journal {
-        let mut journal = Journal::default();
+    fn flight_recorder(events: usize) -> FlightRecorder {
+        let mut journal = FlightRecorder::default();
         for at in 0..events {
             let now = Duration::from_secs(at as u64);
             journal.take(now, &Input::PeerLost { peer: at }, |node| 2 * node);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_last_events_are_kept_in_their_order_with_their_age() {
-        let lines = journal(LENGTH + 3).lines(Duration::from_secs(LENGTH as u64 + 3));
+        let lines = flight_recorder(LENGTH + 3).lines(Duration::from_secs(LENGTH as u64 + 3));
         assert_eq!(lines.len(), LENGTH);
         let last = 2 * (LENGTH + 2);
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn an_end_says_how_it_ended() {
-        let mut journal = Journal::default();
+        let mut journal = FlightRecorder::default();
         for outcome in [Ok(1), Err(collective::machine::Broken::Revoked.into())] {
             let end = Effect::End {
                 group: WORLD,

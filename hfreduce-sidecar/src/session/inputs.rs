@@ -3,13 +3,13 @@
 
 use std::os::fd::OwnedFd;
 
-use hfreduce_client::attach::ToClient;
+use hfreduce_client::attach::SidecarAnswer;
 use link::block::Block;
 use link::memory_policy::MemoryPolicy;
 use link::segment::{self, Segment, Writers};
 
 use super::{Error, Session};
-use crate::background::{Answer, Background};
+use crate::background::{Background, BackgroundAnswer};
 
 /// Input segments of one process: the buckets of a large model.
 const SEGMENT_LIMIT: usize = 1024;
@@ -36,7 +36,7 @@ pub(super) enum Request {
         bytes: usize,
         /// Whether it is the process's.
         taken: bool,
-        answer: Answer<Result<Segment, segment::Error>>,
+        answer: BackgroundAnswer<Result<Segment, segment::Error>>,
     },
     /// It is not to be had.
     Refused(String),
@@ -89,7 +89,11 @@ impl Session {
     }
 
     /// Lends a segment, when it is made.
-    pub(super) fn lend(&mut self, bytes: u64, background: &mut Background) -> Result<(), Error> {
+    pub(super) fn send_segment(
+        &mut self,
+        bytes: u64,
+        background: &mut Background,
+    ) -> Result<(), Error> {
         let request = self.make(bytes, background);
         self.note_request(request)
     }
@@ -128,7 +132,7 @@ impl Session {
         while let Some(request) = self.requests.pop_front() {
             let (number, taken, made) = match request {
                 Request::Refused(reason) => {
-                    self.say(&ToClient::Refused { reason }, &[])?;
+                    self.say(&SidecarAnswer::Refused { reason }, &[])?;
                     continue;
                 }
                 Request::Segment {
@@ -164,21 +168,21 @@ impl Session {
                 Ok(block) => {
                     let bytes = block.len() as u64;
                     if taken {
-                        self.say(&ToClient::Taken { segment: number }, &[])?;
+                        self.say(&SidecarAnswer::Taken { segment: number }, &[])?;
                     } else {
                         let segment = number;
-                        self.say(&ToClient::Input { segment, bytes }, &[block.fd()])?;
+                        self.say(&SidecarAnswer::Input { segment, bytes }, &[block.fd()])?;
                     }
                     self.inputs.insert(number, block);
                 }
-                Err(reason) => self.say(&ToClient::Refused { reason }, &[])?,
+                Err(reason) => self.say(&SidecarAnswer::Refused { reason }, &[])?,
             }
         }
         Ok(())
     }
 
     /// Bytes that the process has been lent and has not given back.
-    pub fn lent_bytes(&self) -> usize {
+    pub fn input_bytes(&self) -> usize {
         self.inputs.values().map(|block| block.len()).sum()
     }
 
@@ -193,7 +197,7 @@ impl Session {
             Request::Segment { bytes, .. } => Some(*bytes),
             Request::Refused(_) => None,
         });
-        let lent = self.lent_bytes() + asked.clone().sum::<usize>() + self.room.kept_bytes;
+        let lent = self.input_bytes() + asked.clone().sum::<usize>() + self.room.kept_bytes;
         let segments = self.inputs.len() + asked.count();
         let limit = self.room.limit_bytes;
         if size > limit.saturating_sub(lent) || segments >= SEGMENT_LIMIT {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::attach::ToSidecar;
-use crate::client::buffer::Lent;
+use crate::attach::ClientMessage;
+use crate::client::buffer::InputSegment;
 use crate::client::keep::Handed;
 use crate::client::shared::Link;
 
@@ -13,13 +13,13 @@ const IDLE_LIMIT: usize = 64;
 
 impl State {
     /// All segments that are lent.
-    pub(super) fn lent(&self) -> Vec<Handed> {
-        let lent = self.lent.iter().map(|(&number, (bytes, fd))| Handed {
+    pub(super) fn inputs(&self) -> Vec<Handed> {
+        let segment = self.inputs.iter().map(|(&number, (bytes, fd))| Handed {
             number,
             bytes: *bytes,
             fd: Arc::clone(fd),
         });
-        lent.collect()
+        segment.collect()
     }
 
     /// Keeps at most so many answers; what they have lent serves later requests.
@@ -32,7 +32,7 @@ impl State {
     }
 
     /// An idle segment that fits and is not much too large.
-    pub(in crate::client) fn take_idle(&mut self, bytes: usize) -> Option<Lent> {
+    pub(in crate::client) fn take_idle(&mut self, bytes: usize) -> Option<InputSegment> {
         let sizes = self.idle.iter().map(|lent| lent.segment.len());
         let (at, size) = sizes
             .enumerate()
@@ -42,7 +42,7 @@ impl State {
             .then(|| self.idle.swap_remove(at))
     }
 
-    pub(in crate::client) fn keep_idle(&mut self, lent: Lent) {
+    pub(in crate::client) fn keep_idle(&mut self, lent: InputSegment) {
         if self.idle.len() >= IDLE_LIMIT {
             let oldest = self.idle.remove(0);
             self.give_back(&oldest);
@@ -58,8 +58,8 @@ impl State {
     }
 
     /// Gives a segment back.
-    pub(in crate::client) fn give_back(&mut self, lent: &Lent) {
-        self.lent.remove(&lent.number);
+    pub(in crate::client) fn give_back(&mut self, lent: &InputSegment) {
+        self.inputs.remove(&lent.number);
         if self.is_there() {
             give_back(lent.number, &self.link);
         }
@@ -69,5 +69,7 @@ impl State {
 /// Lost only if the socket is full or closed, and then the sidecar frees everything anyway or counts
 /// the segment until this process ends.
 pub(super) fn give_back(segment: u32, link: &Link) {
-    link.channel.send(&ToSidecar::Free { segment }, &[]).ok();
+    link.channel
+        .send(&ClientMessage::Free { segment }, &[])
+        .ok();
 }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::Error;
 use super::keep::Belongings;
 use super::shared::{Link, sleep_on};
-use crate::attach::{self, Channel, Standing, ToClient, ToSidecar};
+use crate::attach::{self, AttachChannel, ClientMessage, SidecarAnswer, Standing};
 use link::ring::{self, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
 use link::segment::Segment;
 use link::wake_fd::WakeFd;
@@ -20,7 +20,7 @@ const REQUEST: &str = "attach";
 
 /// What a sidecar gives to a process that it welcomes.
 #[derive(Debug)]
-pub(super) struct Welcome {
+pub(super) struct Attachment {
     pub(super) link: Link,
     pub(super) submissions: Producer<SUBMISSION_WORDS>,
     pub(super) completions: Consumer<COMPLETION_WORDS>,
@@ -31,19 +31,19 @@ pub(super) struct Welcome {
 
 /// Attaches to the sidecar that listens at `socket`, if one does. `again`: what this process has to say if it was attached
 /// to another before.
-pub(super) fn greet(
+pub(super) fn connect(
     socket: &Path,
     local_rank: u32,
     again: Option<&Belongings>,
     timeout: Duration,
-) -> Result<Welcome, Error> {
-    let channel = Channel::connect(socket)?;
+) -> Result<Attachment, Error> {
+    let channel = AttachChannel::connect(socket)?;
     let version = attach::VERSION;
     channel.send(
-        &ToSidecar::Attach {
+        &ClientMessage::Attach {
             version,
             local_rank,
-            again: again.map(|all| all.told),
+            again: again.map(|all| all.delivered),
             groups: again.map_or(0, |all| all.groups.len() as u32),
         },
         &[],
@@ -51,31 +51,31 @@ pub(super) fn greet(
     let (message, fds) = receive(&channel, REQUEST, timeout)?;
     let unexpected = || Error::Unexpected { request: REQUEST };
     let (control_bytes, standing, patience_seconds) = match message {
-        ToClient::Welcome {
+        SidecarAnswer::Welcome {
             control_bytes,
             standing,
             patience_seconds,
         } => (control_bytes, standing, patience_seconds),
-        ToClient::Refused { reason } => {
+        SidecarAnswer::Refused { reason } => {
             return Err(Error::Refused {
                 request: REQUEST,
                 reason,
             });
         }
-        ToClient::Members(_)
-        | ToClient::Taken { .. }
-        | ToClient::Noted
-        | ToClient::Over { .. }
-        | ToClient::Input { .. }
-        | ToClient::Result { .. }
-        | ToClient::Gone { .. } => return Err(unexpected()),
+        SidecarAnswer::Members(_)
+        | SidecarAnswer::Taken { .. }
+        | SidecarAnswer::Noted
+        | SidecarAnswer::Over { .. }
+        | SidecarAnswer::Input { .. }
+        | SidecarAnswer::Result { .. }
+        | SidecarAnswer::Gone { .. } => return Err(unexpected()),
     };
     let [control, wake_fd] =
         <[_; 2]>::try_from(fds).map_err(|fds| attach::Error::Descriptors(fds.len()))?;
     let bytes = usize::try_from(control_bytes).unwrap_or(usize::MAX);
     let control = Arc::new(Segment::open(control, bytes)?);
     let (submissions, completions) = ring::client_ends(&control).ok_or_else(unexpected)?;
-    Ok(Welcome {
+    Ok(Attachment {
         link: Link {
             channel,
             wake_fd: WakeFd::from_fd(wake_fd),
@@ -90,7 +90,7 @@ pub(super) fn greet(
 
 /// The next message, when it has come.
 pub(super) fn receive<T: DeserializeOwned>(
-    channel: &Channel,
+    channel: &AttachChannel,
     request: &'static str,
     timeout: Duration,
 ) -> Result<(T, Vec<OwnedFd>), Error> {

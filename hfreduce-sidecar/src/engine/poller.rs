@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Everything that the engine may sleep on.
 #[derive(Debug)]
-pub(super) struct Park {
+pub(super) struct Poller {
     poll: Arc<OwnedFd>,
     watcher: Option<Watcher>,
 }
@@ -38,7 +38,7 @@ struct Watched {
     over: AtomicBool,
 }
 
-impl Park {
+impl Poller {
     pub(super) fn new() -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self {

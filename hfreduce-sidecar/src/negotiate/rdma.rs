@@ -20,14 +20,14 @@ use tracing::{debug, info, warn};
 
 use super::Side;
 use crate::frame::FencedFrame;
-use crate::member::Options;
+use crate::member::MemberOptions;
 
 /// How long what was written may take to arrive. Less than a word of the handshake: the other side waits for ours.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Which device is used and how its packets are marked; what is not said is found out.
 #[derive(Clone, Debug)]
-pub struct Rdma {
+pub struct RdmaNegotiation {
     /// Another libibverbs than the machine's.
     pub library: Option<PathBuf>,
     /// The kernel's name for the device.
@@ -46,7 +46,7 @@ pub struct Rdma {
     pub patience: Duration,
 }
 
-impl Default for Rdma {
+impl Default for RdmaNegotiation {
     fn default() -> Self {
         Self {
             library: None,
@@ -92,7 +92,7 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    pub(super) fn open(options: &Options) -> Result<Self, Error> {
+    pub(super) fn open(options: &MemberOptions) -> Result<Self, Error> {
         let rdma = &options.rdma;
         let library = VerbsLibrary::load(rdma.library.as_deref())?;
         let path = PathOptions {

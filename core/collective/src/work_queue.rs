@@ -20,7 +20,7 @@ use crate::machine::{Effect, Frame, GroupId};
 
 /// What is to be carried out. At most what a machine has out at a time.
 #[derive(Debug, Default)]
-pub struct Agenda {
+pub struct WorkQueue {
     said: VecDeque<Effect>,
     computed: BTreeMap<(Reverse<i8>, u64), Effect>,
     pushed: u64,
@@ -28,7 +28,7 @@ pub struct Agenda {
     priorities: BTreeMap<GroupId, i8>,
 }
 
-impl Agenda {
+impl WorkQueue {
     /// What is asked for a group from here on has this priority.
     pub fn prefer(&mut self, group: GroupId, priority: i8) {
         self.priorities.insert(group, priority);
@@ -160,14 +160,14 @@ mod tests {
     }
 
     /// Groups 7 and 8 are more and less urgent than the world and group 9.
-    fn agenda() -> Agenda {
-        let mut agenda = Agenda::default();
+    fn agenda() -> WorkQueue {
+        let mut agenda = WorkQueue::default();
         agenda.prefer(7, 1);
         agenda.prefer(8, -1);
         agenda
     }
 
-    fn all(agenda: &mut Agenda) -> Vec<Effect> {
+    fn all(agenda: &mut WorkQueue) -> Vec<Effect> {
         std::iter::from_fn(|| agenda.pop()).collect()
     }
 
@@ -202,7 +202,7 @@ mod tests {
         assert!(agenda.yields(&copy(8, 0)) && agenda.yields(&copy(WORLD, 0)));
         assert!(!agenda.yields(&copy(7, 0)));
         assert!(!agenda.yields(&send(WORLD, 0, true)));
-        assert!(!Agenda::default().yields(&copy(WORLD, 0)));
+        assert!(!WorkQueue::default().yields(&copy(WORLD, 0)));
     }
 
     #[test]

@@ -18,13 +18,13 @@ const RECORD_LIMIT_BYTES: u64 = 4 << 20;
 
 /// The record of attached processes.
 #[derive(Clone, Debug)]
-pub struct Welcomed {
+pub struct AttachedRanks {
     dir: PathBuf,
 }
 
 /// What a sidecar finds that starts in place of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct AttachedBefore {
     /// Local ranks that come back.
     pub awaited: BTreeSet<usize>,
     /// Local ranks that have called and do not come back.
@@ -39,10 +39,10 @@ enum Record {
     Left(Departed),
 }
 
-impl Welcomed {
+impl AttachedRanks {
     /// The record in this run directory; empty if there is none yet.
     pub fn open(run_dir: &Path) -> io::Result<Self> {
-        let dir = run_dir.join(run_dir::WELCOMED);
+        let dir = run_dir.join(run_dir::ATTACHED_RANKS);
         match fs::create_dir(&dir) {
             Ok(()) => Ok(Self { dir }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Self { dir }),
@@ -52,8 +52,8 @@ impl Welcomed {
 
     /// The local ranks below `local` that are in it.
     #[must_use]
-    pub fn find(&self, local: usize) -> Found {
-        let mut found = Found::default();
+    pub fn find(&self, local: usize) -> AttachedBefore {
+        let mut found = AttachedBefore::default();
         for rank in 0..local {
             match self.read(rank) {
                 Ok(None) => continue,
@@ -136,15 +136,15 @@ mod tests {
     #[test]
     fn the_next_sidecar_finds_who_is_attached_and_what_those_were_told_who_left() {
         let dir = tempfile::tempdir().unwrap();
-        let record = Welcomed::open(dir.path()).unwrap();
-        assert_eq!(record.find(8), Found::default());
+        let record = AttachedRanks::open(dir.path()).unwrap();
+        assert_eq!(record.find(8), AttachedBefore::default());
         for rank in [5, 0, 7, 5, 2] {
             record.note(rank).unwrap();
         }
         record.strike(0).unwrap();
         record.strike(1).unwrap();
         record.note_left(2, left(9)).unwrap();
-        let next = Welcomed::open(dir.path()).unwrap();
+        let next = AttachedRanks::open(dir.path()).unwrap();
         let found = next.find(8);
         assert_eq!(found.awaited, BTreeSet::from([5, 7]));
         assert_eq!(found.left, BTreeMap::from([(2, left(9))]));
@@ -154,8 +154,12 @@ mod tests {
     #[test]
     fn who_has_no_record_that_can_be_true_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let record = Welcomed::open(dir.path()).unwrap();
-        let path = |rank: usize| dir.path().join(run_dir::WELCOMED).join(rank.to_string());
+        let record = AttachedRanks::open(dir.path()).unwrap();
+        let path = |rank: usize| {
+            dir.path()
+                .join(run_dir::ATTACHED_RANKS)
+                .join(rank.to_string())
+        };
         record.note_left(0, left(9)).unwrap();
         let whole = fs::read(path(0)).unwrap();
         for torn in 0..whole.len() {

@@ -13,9 +13,9 @@ use tracing::{debug, info, warn};
 
 use crate::frame::Link;
 use crate::introduce::{HANDSHAKE_LIMIT, limit};
-use crate::member::Options;
+use crate::member::MemberOptions;
 use rdma::Capability;
-pub use rdma::Rdma;
+pub use rdma::RdmaNegotiation;
 
 /// Longest offer: several times what an offer of ours takes.
 const OFFER_LIMIT_BYTES: usize = 1 << 10;
@@ -119,7 +119,7 @@ pub(crate) enum Side {
 
 /// What this node can agree on with its neighbours.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Negotiator {
     /// The device, or why there is none.
     rdma: Result<rdma::Device, String>,
     /// The traffic class of data packets.
@@ -127,9 +127,9 @@ pub struct Meeting {
     checksum: Checksum,
 }
 
-impl Meeting {
+impl Negotiator {
     /// Prepares for the neighbours of this node: opens its RDMA device.
-    pub fn open(options: &Options) -> Self {
+    pub fn open(options: &MemberOptions) -> Self {
         let preference = options.transport;
         let rdma = if preference.uses_rdma() {
             rdma::Device::open(options).map_err(|error| error.to_string())

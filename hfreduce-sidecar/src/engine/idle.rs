@@ -13,7 +13,7 @@ impl Engine {
     /// Sleeps on words from here on, if there is no link whose socket would have to wake it.
     pub(super) fn choose_wait(&mut self) -> Result<(), Error> {
         if self.links.is_empty() {
-            self.park.use_words().map_err(Error::Poll)?;
+            self.poller.use_words().map_err(Error::Poll)?;
         }
         Ok(())
     }
@@ -28,7 +28,7 @@ impl Engine {
         // What has ended may let a call go on.
         let has_calls = || self.local.waiting().any(|(_, calls, _)| calls > 0);
         if !self.driver.is_done() || busy && has_calls() {
-            return self.park.look(events);
+            return self.poller.look(events);
         }
         if busy && let Some(look) = self.spin.begin() {
             let has_come = self.look_around(&look, events)?;
@@ -41,9 +41,9 @@ impl Engine {
             let until = self.driver.machine().wake_at().saturating_sub(self.now());
             let limit = Duration::from_millis(if self.control.is_ending() { 10 } else { 1000 });
             let limit = until.min(limit);
-            self.park.sleep(self.local.wait_slots(), events, limit)
+            self.poller.sleep(self.local.wait_slots(), events, limit)
         } else {
-            self.park.look(events)
+            self.poller.look(events)
         };
         self.local.awake();
         slept
@@ -56,8 +56,8 @@ impl Engine {
         events: &mut Vec<epoll::Event>,
     ) -> rustix::io::Result<bool> {
         loop {
-            self.park.look(events)?;
-            if !events.is_empty() || self.local.have_entries() || self.links.have_come() {
+            self.poller.look(events)?;
+            if !events.is_empty() || self.local.have_entries() || self.links.poll_received() {
                 return Ok(true);
             }
             if look.is_over() {
@@ -69,7 +69,7 @@ impl Engine {
 
     /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
     fn prepare_wait(&mut self) -> bool {
-        let (how, depth) = (self.park.how(), self.depth());
+        let (how, depth) = (self.poller.how(), self.depth());
         match self.local.sleep(how, depth) {
             Ok(true) => {}
             Ok(false) => return false,

@@ -6,41 +6,41 @@ use crate::machine::GroupId;
 
 /// What a rank was told in a group that it has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct OpenedGroup {
     /// The first operation whose end it was not told.
-    pub(crate) first: OpId,
+    pub(crate) delivered: OpId,
     /// Whether it was told that the one before has closed the group.
     pub(crate) closed: bool,
 }
 
 /// The first operation whose end each rank of a group on one node was not told. `None` stands for a rank that knows nothing
 /// of the group.
-pub(crate) fn told_each(ranks: &[Option<Told>]) -> Vec<OpId> {
+pub(crate) fn delivered_each(ranks: &[Option<OpenedGroup>]) -> Vec<OpId> {
     // Where one was told that the group is closed all have called that: who knows nothing of it has heard since that all
     // were told. Otherwise it has not heard that the group is open, and nobody has ended anything in it.
     let closed = ranks.iter().flatten().find(|one| one.closed);
-    let unknown = closed.map_or(0, |one| one.first);
-    let first = |one: &Option<Told>| one.map_or(unknown, |one| one.first);
+    let unknown = closed.map_or(0, |one| one.delivered);
+    let first = |one: &Option<OpenedGroup>| one.map_or(unknown, |one| one.delivered);
     ranks.iter().map(first).collect()
 }
 
 /// Whether nobody needs a group any more whose ranks on this node know this. `base`: what the next epoch begins it with, if
 /// any member has reported it.
-pub(crate) fn is_over(ranks: &[Option<Told>], base: Option<OpId>) -> bool {
+pub(crate) fn is_over(ranks: &[Option<OpenedGroup>], base: Option<OpId>) -> bool {
     let mut known = ranks.iter().flatten().peekable();
     known.peek().is_some()
-        && known.all(|one| one.closed && base.is_none_or(|base| base >= one.first))
+        && known.all(|one| one.closed && base.is_none_or(|base| base >= one.delivered))
 }
 
 impl GroupReport {
     /// The report of a node that holds nothing, from `told_each`.
     #[must_use]
-    pub fn of_told(group: GroupId, told: &[OpId]) -> Self {
+    pub fn of_delivered(group: GroupId, told: &[OpId]) -> Self {
         Self {
             group,
-            told_all: told.iter().copied().min().unwrap_or(0),
-            told_any: told.iter().copied().max().unwrap_or(0),
-            held: Vec::new(),
+            delivered_to_all: told.iter().copied().min().unwrap_or(0),
+            delivered_to_any: told.iter().copied().max().unwrap_or(0),
+            retained: Vec::new(),
             refused: None,
         }
     }
@@ -50,29 +50,39 @@ impl GroupReport {
 mod tests {
     use super::*;
 
-    const CLOSED: Option<Told> = Some(Told {
-        first: 5,
+    const CLOSED: Option<OpenedGroup> = Some(OpenedGroup {
+        delivered: 5,
         closed: true,
     });
 
-    fn open(first: OpId) -> Told {
+    fn open(first: OpId) -> OpenedGroup {
         let closed = false;
-        Told { first, closed }
+        OpenedGroup {
+            delivered: first,
+            closed,
+        }
     }
 
     #[test]
     fn who_has_not_heard_that_a_group_is_open_was_told_nothing_in_it() {
-        let told = told_each(&[Some(open(0)), None]);
+        let told = delivered_each(&[Some(open(0)), None]);
         assert_eq!(told, [0, 0]);
-        let report = GroupReport::of_told(3, &told_each(&[Some(open(7)), Some(open(4))]));
-        assert_eq!((report.group, report.told_all, report.told_any), (3, 4, 7));
+        let report = GroupReport::of_delivered(3, &delivered_each(&[Some(open(7)), Some(open(4))]));
+        assert_eq!(
+            (
+                report.group,
+                report.delivered_to_all,
+                report.delivered_to_any
+            ),
+            (3, 4, 7)
+        );
         assert!(report.is_sound());
     }
 
     #[test]
     fn who_has_forgotten_a_group_that_another_remembers_as_closed_was_told_its_end() {
-        assert_eq!(told_each(&[None, CLOSED, None]), [5, 5, 5]);
-        assert_eq!(told_each(&[Some(open(4)), CLOSED]), [4, 5]);
+        assert_eq!(delivered_each(&[None, CLOSED, None]), [5, 5, 5]);
+        assert_eq!(delivered_each(&[Some(open(4)), CLOSED]), [4, 5]);
     }
 
     #[test]
