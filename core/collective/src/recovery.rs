@@ -26,7 +26,7 @@ pub struct Retained {
     pub call: Call,
     /// Bytes of its result: a gathering's depend on the epoch it was run in.
     pub bytes: u64,
-    /// Whether the node has them. One that has lost its memory and whose ranks were told before need not.
+    /// Whether the node has them. One that has lost its memory, and had delivered it before, need not.
     pub complete: bool,
     /// Why it failed for all, if so.
     pub verdict: Option<Verdict>,
@@ -37,16 +37,16 @@ pub struct Retained {
 pub struct GroupReport {
     /// Which group.
     pub group: GroupId,
-    /// The first operation whose end not every local rank was told.
+    /// The first operation that was not delivered to every local rank.
     #[serde(rename = "told_all")]
     pub delivered_to_all: OpId,
-    /// The first operation whose end no local rank was told.
+    /// The first operation that was delivered to no local rank.
     #[serde(rename = "told_any")]
     pub delivered_to_any: OpId,
     /// What is final here and kept, ascending; at most [`MAX_HELD`].
     #[serde(rename = "held")]
     pub retained: Vec<Retained>,
-    /// Why it does not stand and never will, where ranks were told so.
+    /// Why it is not open and never will be, where ranks have that answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Dispute>,
 }
@@ -55,7 +55,7 @@ pub struct GroupReport {
 pub type EpochReport = Vec<GroupReport>;
 
 impl GroupReport {
-    /// Ranks were told that a group cannot be opened.
+    /// Ranks have the answer that a group cannot be opened.
     pub(crate) const fn of_refused(group: GroupId, dispute: Dispute) -> Self {
         Self {
             group,
@@ -100,11 +100,11 @@ pub struct Served {
 pub struct GroupResume {
     /// Which group.
     pub group: GroupId,
-    /// The first operation whose end somebody was not told. All before are over.
+    /// The first operation that was not delivered to all. All before are over.
     pub base: OpId,
     /// The operations from `base` on that are not run again, ascending.
     pub served: Vec<Served>,
-    /// Why it is not opened any more: some were told so, and the others must not wait for them.
+    /// Why it is not opened any more: some have that answer, and the others must not wait for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Dispute>,
 }
@@ -112,8 +112,8 @@ pub struct GroupResume {
 /// What an epoch begins with.
 pub type Resume = Vec<GroupResume>;
 
-/// Somebody still needs an operation that others were told the end of, and nobody has its result any more. Running it
-/// again would contradict what was told.
+/// Somebody still needs an operation that was delivered to others, and nobody has its result any more. Running it
+/// again would contradict what was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the result of operation {op} is needed and was lost with those who had it")]
 pub struct Forgotten {
@@ -153,17 +153,17 @@ fn resume_group(
             refused,
         });
     }
-    let told = all()
+    let delivered = all()
         .map(|report| report.delivered_to_any)
         .max()
         .unwrap_or(0);
     let last = all().filter_map(|report| Some(report.retained.last()?.op + 1));
-    let end = last.max().unwrap_or(0).max(told);
+    let end = last.max().unwrap_or(0).max(delivered);
     let mut served = Vec::new();
     for op in base..end {
         match serve(op, reports) {
             Some(one) => served.push(one),
-            None if op < told => return Err(Forgotten { op }),
+            None if op < delivered => return Err(Forgotten { op }),
             None => {}
         }
     }
@@ -194,7 +194,7 @@ fn serve(op: OpId, reports: &BTreeMap<usize, &GroupReport>) -> Option<Served> {
 }
 
 impl GroupResume {
-    /// The first operation whose end somebody waits for; none where nobody can be told any more.
+    /// The first operation whose end somebody waits for; none where it can be delivered to nobody any more.
     #[must_use]
     pub fn needed_from(&self) -> Option<OpId> {
         self.refused.is_none().then_some(self.base)
@@ -244,11 +244,11 @@ mod tests {
         }
     }
 
-    fn report(told: OpId, ops: &[OpId]) -> EpochReport {
+    fn report(delivered: OpId, ops: &[OpId]) -> EpochReport {
         vec![GroupReport {
             group: 0,
-            delivered_to_all: told,
-            delivered_to_any: told,
+            delivered_to_all: delivered,
+            delivered_to_any: delivered,
             retained: ops.iter().map(|&op| held(op)).collect(),
             refused: None,
         }]
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn nothing_is_sent_when_nobody_lacks_it() {
-        // The first has lost its memory, but its ranks were told.
+        // The first has lost its memory, but its ranks have the outcome.
         let resume = plan(&[report(4, &[]), report(3, &[3]), report(4, &[3])]).unwrap();
         assert_eq!(resume.base, 3);
         assert!(!resume.served[0].spread && resume.served[0].holder == 1);
@@ -287,13 +287,13 @@ mod tests {
 
     #[test]
     fn who_was_told_and_forgot_serves_nobody() {
-        let mut told = report(4, &[3]);
-        told[0].retained[0].complete = false;
-        let resume = plan(&[told.clone(), report(3, &[3]), report(3, &[])]).unwrap();
+        let mut delivered = report(4, &[3]);
+        delivered[0].retained[0].complete = false;
+        let resume = plan(&[delivered.clone(), report(3, &[3]), report(3, &[])]).unwrap();
         assert_eq!(resume.served[0].holder, 1);
-        let lost = plan(&[told.clone(), report(3, &[])]);
+        let lost = plan(&[delivered.clone(), report(3, &[])]);
         assert_eq!(lost, Err(Forgotten { op: 3 }));
-        let resume = plan(&[told, report(4, &[])]).unwrap();
+        let resume = plan(&[delivered, report(4, &[])]).unwrap();
         assert_eq!((resume.base, resume.served), (4, Vec::new()));
     }
 
@@ -306,8 +306,8 @@ mod tests {
         };
         let reason = OpenReason::Gateway;
         let dispute = Dispute::Refused { opener, reason };
-        let told = vec![GroupReport::of_refused(0, dispute)];
-        let resume = plan(&[report(3, &[3]), told, report(4, &[])]).unwrap();
+        let refused = vec![GroupReport::of_refused(0, dispute)];
+        let resume = plan(&[report(3, &[3]), refused, report(4, &[])]).unwrap();
         assert_eq!((resume.refused, resume.served), (Some(dispute), Vec::new()));
     }
 }

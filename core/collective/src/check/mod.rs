@@ -184,7 +184,7 @@ fn hand_down(
     whole: &Contributions,
     messages: &mut Vec<CheckMessage>,
 ) -> Result<(), Fault> {
-    let mut told = 1;
+    let mut arrived = 1;
     for &node in order {
         for &(child, carry) in &steps[node].to_children {
             if steps[child].from_parent != Some(carry) {
@@ -199,7 +199,7 @@ fn hand_down(
                 to: child,
                 bytes: bytes(chunk.bytes, carry),
             });
-            told += 1;
+            arrived += 1;
             if carry == Forwarding::Payload {
                 if held[node] != *whole {
                     return Err(Fault::Nothing {
@@ -216,8 +216,8 @@ fn hand_down(
         .iter()
         .filter(|step| step.from_parent.is_some())
         .count();
-    let everybody = !chunk.last || told == steps.len();
-    match (told == waiting && everybody, order.first()) {
+    let everybody = !chunk.last || arrived == steps.len();
+    match (arrived == waiting && everybody, order.first()) {
         (false, Some(&root)) => Err(Fault::Disagree {
             chunk: chunk.index,
             from: root,

@@ -51,7 +51,7 @@ pub enum Reason {
     #[error("its elements cannot be shared out evenly to the ranks of the group")]
     Parts,
     /// The rank brought no input, or one that is not where it says.
-    #[error("its input does not lie in memory that was lent for inputs")]
+    #[error("its input does not lie in a segment for inputs")]
     Input,
     /// The node may never use as much memory as the result needs.
     #[error(
@@ -113,7 +113,7 @@ pub enum Broken {
     /// The link to a node closed before the node had left in good order.
     #[error("node {node} was lost (seen by node {by})")]
     NodeLost { node: usize, by: usize },
-    /// Nothing was heard from a node for [`super::Timing::lost`].
+    /// No frame came from a node for [`super::Timing::lost`].
     #[error("node {node} fell silent (seen by node {by})")]
     NodeSilent { node: usize, by: usize },
     /// A node left while others still needed it.

@@ -1,4 +1,4 @@
-//! What a machine is told: its place, the sizes of its memory, and how long things may take.
+//! A machine's configuration: its place, the sizes of its memory, and how long things may take.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub const MAX_IN_FLIGHT: u64 = 64;
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A neighbour hears from us at least this often.
+    /// A frame goes to each tree peer at least this often.
     pub heartbeat: Duration,
     /// Silence after which a neighbour is a suspect. A peer that froze right after a heartbeat is named
     /// this long after it, so within 2 s with room for the way and the wake-up.
@@ -45,7 +45,7 @@ impl Default for Timing {
     }
 }
 
-/// When a rank is told that an operation has succeeded.
+/// When the outcome of an operation that has succeeded is delivered to a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Handover {
     /// When the result is here. If whoever has it is lost before others do, they cannot go on without a restart.
@@ -58,7 +58,7 @@ pub enum Handover {
 /// How much of an operation survives the loss of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// When a rank is told.
+    /// When outcomes are delivered.
     pub handover: Handover,
     /// What becomes of the operations in flight.
     pub on_peer_loss: OnPeerLoss,
@@ -88,7 +88,7 @@ impl Default for Recovery {
 pub struct Start {
     /// The same on all members; holders are nodes of this epoch.
     pub resume: GroupResume,
-    /// For each local rank of the group, the first operation whose end it was not told: the one that it calls first.
+    /// For each local rank of the group, the first operation whose outcome was not delivered to it: the one that it calls first.
     /// Nothing where it is refused, which every node needs to know.
     pub delivered: Vec<OpId>,
     /// What is final here: as it was reported.

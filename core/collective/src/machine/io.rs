@@ -124,12 +124,12 @@ pub struct Region {
     pub bytes: u64,
 }
 
-/// How far somebody is: an operation below it is final, or all ranks were told its end.
+/// How far a node is: operations below it are final, or delivered to all its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Watermark {
     /// The first operation that is not final.
     pub completed: OpId,
-    /// The first operation whose end not every rank was told.
+    /// The first operation whose outcome was not delivered to every rank.
     pub delivered: OpId,
 }
 
@@ -245,7 +245,7 @@ impl Frame {
     }
 }
 
-/// What happened, told to the machine by the shell.
+/// What happened: the shell hands it to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// A local rank made its next call of a group (checked with [`Call::check`]); the first `ready` bytes of its
@@ -378,7 +378,7 @@ pub enum Effect {
     Closed { group: GroupId },
     /// A neighbour has been silent for [`super::Timing::suspect`].
     Suspect { peer: usize, silent: Duration },
-    /// A suspect was heard again.
+    /// A suspect sends again.
     Recovered { peer: usize },
     /// Others have waited [`super::Timing::late`] for these local ranks to call operation `op`.
     /// Nobody is declared dead for it.

@@ -19,7 +19,7 @@
 //!   notices a loss before the start, and hand calls in after the start. After [`Effect::Stopped`] keep calls, inputs and
 //!   results, and hand in nothing but [`Input::Done`]. When the machine is idle and the next epoch is committed, build
 //!   the next one with [`Machine::resume`]: it needs a result buffer for each operation that is served. Then each rank's
-//!   calls are handed in again from the first whose end it was not told; inputs before that may go.
+//!   calls are handed in again from the first that was not delivered; inputs before that may go.
 //! - After each `handle`, carry out the effects, then sleep until the next input or [`Machine::wake_at`],
 //!   whichever comes first, and hand in [`Input::Tick`] then.
 
@@ -85,7 +85,7 @@ impl Machine {
     }
 
     /// The machine of an epoch that goes on with the operations of the one before. Each rank then calls again what it
-    /// was not told the end of, after it has opened its groups again. Needs a configuration of the members only.
+    /// has no outcome of, after it has opened its groups again. Needs a configuration of the members only.
     #[must_use]
     pub fn resume(config: Config, starts: Vec<Start>, now: Duration) -> Self {
         let is_refused = |start: &Start| start.resume.refused.is_some();

@@ -1,6 +1,6 @@
 //! How a group comes to stand. Each of its ranks says with which ranks it opens it; that goes up the world's tree 0 to
 //! the root, which finds that all have said the same or who has not, and the answer goes down the same ways. Then the
-//! links that the group's trees need are asked for, and when they stand its ranks are told. A group whose ranks are all
+//! links that the group's trees need are asked for, and when they are up its ranks get the answer. A group whose ranks are all
 //! on one node needs nobody else.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,7 +13,7 @@ use super::view::GroupView;
 use super::{Effect, Frame, GroupId, Machine, ProtocolViolation, Start, WORLD};
 use crate::recovery::GroupReport;
 
-/// Groups that may be about to open, as far as one node hears of them.
+/// Groups that may be about to open, as far as one node knows of them.
 const MAX_OPENING: usize = 1 << 16;
 /// Groups that were not opened of which a node remembers why, for those who come late.
 const MAX_DISPUTES: usize = 1024;
@@ -184,7 +184,7 @@ impl Machine {
             present,
             refused,
         };
-        // Of those that it would need, some may have been told that it is none: the root knows.
+        // Of those that it would need, some may have the answer that it is none: the root knows.
         let is_refused = self.openings.dispute(id).is_some();
         let Some(opening) = self.openings.open.get_mut(&id) else {
             return;

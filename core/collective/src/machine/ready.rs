@@ -8,7 +8,7 @@ use super::io::OpId;
 /// Operations that may have become able to move.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadyQueue {
-    /// Something was heard of them since they were tried.
+    /// Something has changed for them since they were tried.
     ready: BTreeSet<OpId>,
     /// They found no send slot of a tree.
     waits_for_slot: [BTreeSet<OpId>; 2],

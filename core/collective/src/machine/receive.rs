@@ -64,7 +64,7 @@ impl Machine {
             }
         };
         let Some(group) = self.groups.get_mut(&group) else {
-            // Of one that is closed here: what others had to say before they heard how its operations ended.
+            // Of one that is closed here: what others sent before they knew how its operations ended.
             node.counters.late_frames += 1;
             return Ok(());
         };

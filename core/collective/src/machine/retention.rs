@@ -1,6 +1,6 @@
 //! What is final in a group: here, in this node's subtree of tree 0, and everywhere. Watermarks ride up with parts and down
 //! with chunks of tree 0, and with heartbeats; where an end waits for everybody they travel at once. A result is kept
-//! until every node has told its ranks, because it may have to be served to one that lost its memory.
+//! until it was delivered to all ranks of every node, because it may have to be served to one that lost its memory.
 
 use std::collections::BTreeMap;
 use topology::OnPeerLoss;

@@ -23,7 +23,7 @@ fn held(bytes: u64) -> Retained {
     }
 }
 
-/// The second of two nodes in an epoch that serves operation 4, whose end its rank was told before.
+/// The second of two nodes in an epoch that serves operation 4, which was delivered to its rank before.
 fn second_of_two(served: Served, mine: Option<Retained>) -> Machine {
     let start = Start {
         resume: GroupResume {
@@ -79,11 +79,11 @@ fn what_is_served_is_written_only_where_it_is_not_yet() {
         machine.place(0, machine.node.config.fence, &down())
     };
     assert_eq!(place(true), Placement::Discard);
-    // Its rank was told before it lost its memory: it passes on what it has not.
+    // Its rank had the outcome before the node lost its memory: it forwards what it has not.
     assert!(matches!(place(false), Placement::Into(_)));
 }
 
-/// Everybody else may have it and have told its ranks while it is still on its way to one that holds it, where nobody
+/// Everybody else may have it and have delivered it while it is still on its way to one that holds it, where nobody
 /// keeps it for others any more.
 #[test]
 fn what_is_served_is_not_written_where_it_lay_before_although_all_were_told() {
@@ -133,8 +133,8 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
     ] {
         machine.handle(Duration::ZERO, input, &mut effects);
     }
-    let told = |effect: &Effect| matches!(effect, Effect::End { .. });
-    assert!(!effects.iter().any(told), "nobody is told twice");
+    let delivers = |effect: &Effect| matches!(effect, Effect::End { .. });
+    assert!(!effects.iter().any(delivers), "nothing is delivered twice");
     let bye = Effect::Send {
         peer: 0,
         frame: Frame::Leaving {
@@ -308,14 +308,14 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
         },
         ..config()
     };
-    let start = |group, told| Start {
+    let start = |group, delivered| Start {
         resume: GroupResume {
             group,
             base: 3,
             served: Vec::new(),
             refused: None,
         },
-        delivered: told,
+        delivered,
         retained: Vec::new(),
     };
     let opens = |ranks: Vec<u32>| {
@@ -353,7 +353,7 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
     );
 }
 
-/// Of a group of ranks on two nodes, of which one is lost, some on the other were told that it cannot be opened.
+/// Of a group of ranks on two nodes, of which one is lost, some on the other have the answer that it cannot be opened.
 #[test]
 fn who_opens_a_group_late_and_alone_on_its_node_hears_that_others_were_told_it_is_none() {
     let opener = Opener {
@@ -395,12 +395,12 @@ fn who_opens_a_group_late_and_alone_on_its_node_hears_that_others_were_told_it_i
         replicated: true,
     };
     machine.handle(Duration::ZERO, open, &mut effects);
-    let told = Effect::Opened {
+    let answer = Effect::Opened {
         group: 7,
         rank: 1,
         outcome: Err(dispute.into()),
     };
-    assert_eq!(effects, [told]);
+    assert_eq!(effects, [answer]);
 }
 
 #[test]

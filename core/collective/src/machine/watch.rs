@@ -63,7 +63,7 @@ impl Node {
 
     /// Looks after every link. Returns the peers that should hear something.
     pub(super) fn watch(&mut self) -> Vec<usize> {
-        // What is heard and sent since then only puts it off.
+        // Frames received and sent since then only put it off.
         if self.broken.is_some() || self.leaving == Leaving::Left || self.now < self.due {
             return Vec::new();
         }

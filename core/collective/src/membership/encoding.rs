@@ -99,7 +99,7 @@ pub enum ToOperator {
         /// The same for a person.
         detail: String,
     },
-    /// A frozen peer was heard again.
+    /// A frozen peer sends again.
     Recovered {
         /// The epoch it is a member of.
         epoch: u64,

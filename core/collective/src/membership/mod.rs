@@ -38,7 +38,7 @@ pub const FIRST_EPOCH: u64 = 1;
 /// Silence after which a rank counts as quiet: three heartbeats of one second, and some way to go.
 pub const QUIET: Duration = Duration::from_millis(3500);
 
-/// A rank this leader has heard of.
+/// A rank that this leader knows.
 #[derive(Clone, Debug)]
 struct Member {
     endpoint: Endpoint,
@@ -52,20 +52,20 @@ struct Member {
 /// How far this leader has brought the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has told nobody anything about it.
+    /// It has sent nobody anything about it.
     Heard,
-    /// Everybody was told the roster.
+    /// The roster was sent to everybody.
     Introduced,
-    /// Everybody was told to start.
+    /// Everybody was sent the start.
     Started,
-    /// Everybody was told to stop.
+    /// Everybody was sent the stop.
     Stopping,
     /// The store was asked to take the next epoch.
     Proposing,
 }
 
 /// The rendezvous of one attempt. What an event costs does not depend on how many members there are, unless all of them
-/// are told something or time has run out for somebody.
+/// are sent something or time has run out for somebody.
 #[derive(Clone, Debug)]
 pub struct Membership {
     nodes: u32,
@@ -78,7 +78,7 @@ pub struct Membership {
     there: usize,
     /// Members that left in good order.
     left: usize,
-    /// Members that were not heard for [`QUIET`] and have not left, as of the last [`Event::Tick`].
+    /// Members that sent nothing for [`QUIET`] and have not left, as of the last [`Event::Tick`].
     quiet: BTreeSet<u32>,
     /// How often suspicions, quiet members or the newest checkpoint have changed.
     changes: u64,
@@ -249,15 +249,15 @@ impl Membership {
         }
     }
 
-    /// Ranks that have dialled this leader and that it has not heard for [`QUIET`], as of the last tick.
+    /// Ranks that have dialled this leader and that sent nothing for [`QUIET`], as of the last tick.
     pub fn quiet(&self) -> impl Iterator<Item = u32> {
         self.quiet.iter().copied()
     }
 
-    /// Ranks that this leader hears: they have dialled, have not left, and are not quiet.
+    /// Ranks that send to this leader: they have dialled, have not left, and are not quiet.
     pub fn speaking(&self) -> impl Iterator<Item = u32> {
-        let heard = |&(rank, member): &(&u32, &Member)| !member.left && !self.quiet.contains(rank);
-        self.members.iter().filter(heard).map(|(&rank, _)| rank)
+        let speaks = |&(rank, member): &(&u32, &Member)| !member.left && !self.quiet.contains(rank);
+        self.members.iter().filter(speaks).map(|(&rank, _)| rank)
     }
 
     /// All that is known, by name: it costs as much as there are members.
@@ -334,7 +334,7 @@ impl Membership {
             // What it has missed is said to it again.
             Some(theirs) if committed && theirs <= self.epoch => {}
             None if committed => {}
-            // It has not heard yet that its epoch was given up before the start.
+            // It does not know yet that its epoch was given up before the start.
             Some(theirs) if theirs < self.epoch && self.stage == Stage::Introduced => {}
             Some(theirs) if theirs < self.epoch => {
                 effects.push(refuse(HelloRefusal::Epoch {
@@ -430,7 +430,7 @@ impl Membership {
             return;
         };
         if epoch < ours && (committed || stage == Stage::Introduced) {
-            return; // Said before it heard of the new roster.
+            return; // Sent before it got the new roster.
         }
         if epoch != ours {
             let message = MembershipMessage::Refused(HelloRefusal::Epoch {

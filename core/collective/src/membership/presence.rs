@@ -31,7 +31,7 @@ impl Membership {
         }
     }
 
-    /// Who has not been heard for too long. Time that passes is told by ticks.
+    /// Who has sent nothing for too long. Time passes by ticks.
     pub(super) fn look_who_is_quiet(&mut self) {
         for (&rank, member) in &self.members {
             if !member.left && self.now >= member.last_heartbeat + QUIET && self.quiet.insert(rank)

@@ -22,7 +22,7 @@ const JOIN: Duration = Duration::from_secs(5);
 /// While it waits for somebody, a leader looks at the time this often.
 const LOOK: Duration = Duration::from_secs(1);
 /// After a gap that no schedule explains this leader was stopped, not everybody else: what was said meanwhile gets this
-/// long to be heard.
+/// long to connect.
 const PAUSE: Duration = Duration::from_secs(3);
 /// A member that has failed to join so often although it reaches everybody stays out of the next epoch.
 const FAILED_JOINS: u32 = 2;
@@ -65,7 +65,7 @@ pub(super) struct Recovery {
     without_memory: BTreeSet<u32>,
     /// Of the epoch at hand.
     reports: Reports,
-    /// When the last of them was heard of first or changed.
+    /// When the last of them came or changed.
     changed: Duration,
     /// When this leader last came back from a pause.
     woke: Duration,
@@ -209,7 +209,7 @@ impl Membership {
         let known = self.recovery.committed.as_ref().map(|commit| commit.epoch);
         let newer = current.filter(|commit| Some(commit.epoch) > known);
         match newer {
-            // Another leader was faster; or we were, and have not heard of it.
+            // Another leader was faster; or we were, and do not know it.
             Some(commit) => {
                 self.adopt(commit, effects);
                 self.introduce_if_all_are_known(effects);
@@ -249,7 +249,7 @@ impl Membership {
         }
     }
 
-    /// A member said hello on a new connection, in an epoch that is committed. What it was told may not have reached it.
+    /// A member said hello on a new connection, in an epoch that is committed. What was sent to it may not have reached it.
     pub(super) fn answer_member(
         &mut self,
         rank: u32,
@@ -430,7 +430,7 @@ impl Membership {
     fn deadline(&self, rank: u32) -> Duration {
         let limit = self.recovery.policy.peer_loss;
         let stopping = self.recovery.since + limit;
-        // Who has never been heard by this leader is given its time from the beginning.
+        // A member that never connected to this leader gets its time from the beginning.
         let heard = self
             .members
             .get(&rank)

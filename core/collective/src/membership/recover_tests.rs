@@ -21,8 +21,8 @@ impl Gang {
         let mut gang = Self::proposing(nodes);
         let effects = gang.handle(MembershipEvent::Committed { epoch: 1 });
         let go = MembershipMessage::Go { epoch: 1 };
-        assert_eq!(told(&effects).len(), nodes as usize);
-        assert!(told(&effects).iter().all(|(_, message)| **message == go));
+        assert_eq!(sent(&effects).len(), nodes as usize);
+        assert!(sent(&effects).iter().all(|(_, message)| **message == go));
         gang
     }
 
@@ -114,7 +114,7 @@ fn connection(rank: u32) -> Connection {
     Connection(u64::from(rank) + 100)
 }
 
-fn told(effects: &[MembershipEffect]) -> Vec<(Connection, &MembershipMessage)> {
+fn sent(effects: &[MembershipEffect]) -> Vec<(Connection, &MembershipMessage)> {
     let message = |effect| match effect {
         &MembershipEffect::Send {
             connection,
@@ -145,17 +145,17 @@ fn nobody_goes_before_the_start_is_written_down() {
     let revoked = |(_, message): &(Connection, &MembershipMessage)| {
         matches!(message, MembershipMessage::Revoke { epoch: 1, .. })
     };
-    assert_eq!(told(&effects).iter().filter(|one| revoked(one)).count(), 3);
+    assert_eq!(sent(&effects).iter().filter(|one| revoked(one)).count(), 3);
     assert_eq!(proposed(&gang.stopped(0, 1, &[])), None);
     let effects = gang.stopped(2, 1, &[]);
     assert_eq!(proposed(&effects), Some((2, vec![0, 2], Some(1))));
-    assert_eq!(told(&effects), [], "before the commit nobody hears of it");
+    assert_eq!(sent(&effects), [], "before the commit nobody hears of it");
     let effects = gang.handle(MembershipEvent::Committed { epoch: 2 });
     let out = MembershipMessage::Refused(HelloRefusal::Out { rank: 1, epoch: 2 });
-    assert!(told(&effects).contains(&(connection(1), &out)));
+    assert!(sent(&effects).contains(&(connection(1), &out)));
     gang.joined(0, 2);
     let effects = gang.joined(2, 2);
-    assert_eq!(told(&effects).len(), 2);
+    assert_eq!(sent(&effects).len(), 2);
     assert_eq!(gang.membership.view().members, [0, 2]);
 }
 
@@ -273,9 +273,9 @@ fn a_commit_that_was_taken_unheard_is_taken_over() {
     let next = |(_, message): &(Connection, &MembershipMessage)| {
         matches!(message, MembershipMessage::Next { epoch: 2, .. })
     };
-    assert_eq!(told(&effects).iter().filter(|one| next(one)).count(), 2);
+    assert_eq!(sent(&effects).iter().filter(|one| next(one)).count(), 2);
     gang.joined(0, 2);
-    assert_eq!(told(&gang.joined(1, 2)).len(), 2);
+    assert_eq!(sent(&gang.joined(1, 2)).len(), 2);
 }
 
 // REC-5: a leader without memory.
@@ -297,18 +297,18 @@ fn a_new_leader_learns_from_the_store_and_from_what_members_say_again() {
     };
     let effects = gang.hello(1, Some(3));
     let out = MembershipMessage::Refused(HelloRefusal::Out { rank: 1, epoch: 4 });
-    assert_eq!(told(&effects), [(connection(1), &out)]);
-    assert_eq!(told(&gang.hello(0, Some(4))), []);
+    assert_eq!(sent(&effects), [(connection(1), &out)]);
+    assert_eq!(sent(&gang.hello(0, Some(4))), []);
     let effects = gang.hello(2, Some(3));
     let next =
         |message: &MembershipMessage| matches!(message, MembershipMessage::Next { epoch: 4, .. });
-    assert!(told(&effects).iter().all(|(_, message)| next(message)));
+    assert!(sent(&effects).iter().all(|(_, message)| next(message)));
     let effects = gang.joined(2, 4);
-    assert_eq!(told(&effects).len(), 2, "both go");
+    assert_eq!(sent(&effects).len(), 2, "both go");
     // One that forgot everything makes the others stop.
     let effects = gang.hello(2, None);
     assert!(matches!(gang.phase(), GangPhase::Stopping { .. }));
-    assert!(!told(&effects).is_empty());
+    assert!(!sent(&effects).is_empty());
 }
 
 #[test]
@@ -365,11 +365,11 @@ fn what_is_said_of_an_epoch_before_ends_no_later_one() {
     gang.stopped(1, 1, &[]);
     gang.handle(MembershipEvent::Committed { epoch: 2 });
     let late = gang.stopped(0, 1, &[]);
-    assert_eq!(told(&late), []);
+    assert_eq!(sent(&late), []);
     gang.joined(0, 2);
     gang.joined(1, 2);
     let late = gang.stopped(1, 1, &[]);
-    assert_eq!(told(&late), []);
+    assert_eq!(sent(&late), []);
     assert_eq!(gang.phase(), GangPhase::Running);
 }
 
@@ -377,7 +377,7 @@ fn what_is_said_of_an_epoch_before_ends_no_later_one() {
 fn a_sidecar_that_restarts_while_the_start_is_written_down_has_lost_its_memory() {
     let mut gang = Gang::proposing(2);
     let effects = gang.hello(1, None);
-    assert_eq!(told(&effects), []);
+    assert_eq!(sent(&effects), []);
     gang.handle(MembershipEvent::Committed { epoch: 1 });
     assert_eq!(
         gang.phase(),

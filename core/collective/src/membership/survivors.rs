@@ -209,7 +209,7 @@ mod tests {
             reached: reached.iter().copied().collect(),
             unreached: BTreeSet::new(),
         };
-        // It has lost its memory, and was told of fewer members than there are.
+        // It has lost its memory, and knows of fewer members than there are.
         let reach = [reached(&[1, 2]), reached(&[0, 2]), reached(&[])];
         assert_eq!(survive(&reach, |_| true), [0, 1]);
     }

@@ -1,4 +1,4 @@
-//! The rendezvous seen from outside: what each sidecar is told, and what the scheduler learns.
+//! The rendezvous seen from outside: what is sent to each sidecar, and what the scheduler learns.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn endpoint(rank: u32) -> Endpoint {
     }
 }
 
-/// Who is told what, without the news for the scheduler.
+/// What is sent to whom, without the news for the scheduler.
 fn sent(effects: &[MembershipEffect]) -> Vec<(u64, &MembershipMessage)> {
     let message = |effect| match effect {
         &MembershipEffect::Send {
@@ -125,7 +125,7 @@ fn a_sidecar_that_moved_before_the_start_makes_all_connect_anew() {
     let (one, _) = stage.hello(0, None);
     stage.hello(1, None);
     stage.handle(joined(one, 1));
-    // The connection before is not heard any more.
+    // What comes over the connection before is not read any more.
     stage.now = QUIET;
     let moved = Endpoint {
         port: 9999,
@@ -198,10 +198,10 @@ fn whoever_dials_again_with_an_epoch_that_was_given_up_gets_the_new_roster() {
     stage.now = QUIET;
     stage.hello(1, None);
     let (again, effects) = stage.hello(0, Some(1));
-    let told = sent(&effects);
+    let sent = sent(&effects);
     assert!(
-        matches!(told[0], (to, MembershipMessage::Roster { epoch: 3, .. }) if to == again.0),
-        "{told:?}"
+        matches!(sent[0], (to, MembershipMessage::Roster { epoch: 3, .. }) if to == again.0),
+        "{sent:?}"
     );
 }
 
@@ -350,7 +350,7 @@ fn a_frozen_peer_that_is_heard_again_is_no_suspect_and_a_lost_one_stays() {
     assert_eq!(
         stage.handle(recovered(2, 1, 1)),
         [MembershipEffect::Changed],
-        "the planner hears of it"
+        "the planner gets it"
     );
     assert_eq!(stage.view().suspects, [left(2, 0, SuspicionReason::Silent)]);
 }
@@ -367,7 +367,7 @@ fn a_new_connection_says_anew_who_is_frozen() {
     stage.handle(suspect(all[0]));
     stage.handle(MembershipEvent::Disconnected { connection: all[0] });
     assert_eq!(stage.view().suspects.len(), 1, "nobody has recovered");
-    // It was heard again while there was no connection to say so.
+    // It sent again while there was no connection to say so.
     let (again, _) = stage.hello(0, Some(1));
     assert_eq!(stage.view().suspects, []);
     stage.handle(suspect(again));
@@ -445,9 +445,9 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
 #[test]
 fn a_stranger_and_an_old_connection_are_not_listened_to() {
     let mut stage = Stage::new(2);
-    let (stranger, effects) = stage.hello(2, None);
+    let (unknown, effects) = stage.hello(2, None);
     let refused = MembershipMessage::Refused(HelloRefusal::Rank { rank: 2, nodes: 2 });
-    assert_eq!(sent(&effects), [(stranger.0, &refused)]);
+    assert_eq!(sent(&effects), [(unknown.0, &refused)]);
     let (old, _) = stage.hello(0, None);
     stage.now = QUIET;
     let (new, _) = stage.hello(0, None);

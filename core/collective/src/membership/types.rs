@@ -1,4 +1,4 @@
-//! What the rendezvous of an attempt hears, says and knows. Mirrors the control messages without their encoding.
+//! What the rendezvous of an attempt receives, sends and knows. Mirrors the control messages without their encoding.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -61,15 +61,15 @@ fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SuspicionReason {
-    /// Its link closed without a farewell: the epoch is over for those who saw it.
+    /// Its link closed without `Leaving`: the epoch is over for those who saw it.
     Dead,
-    /// Nothing was heard for so long that it was given up: the epoch is over for those who saw it.
+    /// Nothing came from it for so long that it was given up: the epoch is over for those who saw it.
     Silent,
-    /// Nothing is heard, but its connection stands: it may come back.
+    /// Nothing comes from it, but its connection is up: it may come back.
     Frozen,
 }
 
-/// What happened, told by the shell. Ranks are node ranks.
+/// What happened, from the shell. Ranks are node ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MembershipEvent {
     /// A sidecar introduced itself on a new, authenticated connection.
@@ -94,7 +94,7 @@ pub enum MembershipEvent {
         rank: u32,
         reason: SuspicionReason,
     },
-    /// It hears a frozen peer again. Not repeated: a new connection says what still holds.
+    /// A frozen peer sends to it again. Not repeated: a new connection says what still holds.
     Recovered {
         connection: Connection,
         epoch: u64,
@@ -175,7 +175,7 @@ pub enum HelloRefusal {
     #[error("rank {rank} was lost: the members have gone on without it in epoch {epoch}")]
     Out { rank: u32, epoch: u64 },
     /// The same rank speaks on another connection: this one may try again when that has fallen silent.
-    #[error("rank {rank} is connected already and was heard a moment ago")]
+    #[error("rank {rank} is connected already and sent a heartbeat a moment ago")]
     Connected { rank: u32 },
     /// The same rank has connected again.
     #[error("rank {rank} has connected again")]
@@ -270,7 +270,7 @@ pub struct GangView {
     pub broken: Option<Break>,
     /// Ranks that left in good order.
     pub left: Vec<u32>,
-    /// Ranks known to this leader that it has not heard for [`super::QUIET`]. A running job tolerates that.
+    /// Ranks known to this leader that sent nothing for [`super::QUIET`]. A running job tolerates that.
     pub quiet: Vec<u32>,
     /// How far training is.
     pub progress: Progress,

@@ -1,23 +1,23 @@
-//! What a node without memory knows of a group: what its ranks say that they were told. Each of them remembers a group from
-//! the answer to its opening until it has heard that all ranks were told its end.
+//! What a node without memory knows of a group: what its ranks say was delivered to them. Each of them remembers a group from
+//! the answer to its opening until it knows that its end was delivered to all ranks.
 
 use super::{GroupReport, OpId};
 use crate::machine::GroupId;
 
-/// What a rank was told in a group that it has opened.
+/// What was delivered to a rank in a group that it has opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenedGroup {
-    /// The first operation whose end it was not told.
+    /// The first operation that was not delivered.
     pub(crate) delivered: OpId,
-    /// Whether it was told that the one before has closed the group.
+    /// Whether the one before has closed the group.
     pub(crate) closed: bool,
 }
 
-/// The first operation whose end each rank of a group on one node was not told. `None` stands for a rank that knows nothing
+/// The first operation that was not delivered to each rank of a group on one node. `None` stands for a rank that knows nothing
 /// of the group.
 pub(crate) fn delivered_each(ranks: &[Option<OpenedGroup>]) -> Vec<OpId> {
-    // Where one was told that the group is closed all have called that: who knows nothing of it has heard since that all
-    // were told. Otherwise it has not heard that the group is open, and nobody has ended anything in it.
+    // Where the group is closed for one, all have called that: who knows nothing of it has learned since that it was
+    // delivered to all. Otherwise it does not know that the group is open, and nobody has ended anything in it.
     let closed = ranks.iter().flatten().find(|one| one.closed);
     let unknown = closed.map_or(0, |one| one.delivered);
     let first = |one: &Option<OpenedGroup>| one.map_or(unknown, |one| one.delivered);
@@ -35,11 +35,11 @@ pub(crate) fn is_over(ranks: &[Option<OpenedGroup>], base: Option<OpId>) -> bool
 impl GroupReport {
     /// The report of a node that holds nothing, from `told_each`.
     #[must_use]
-    pub fn of_delivered(group: GroupId, told: &[OpId]) -> Self {
+    pub fn of_delivered(group: GroupId, delivered: &[OpId]) -> Self {
         Self {
             group,
-            delivered_to_all: told.iter().copied().min().unwrap_or(0),
-            delivered_to_any: told.iter().copied().max().unwrap_or(0),
+            delivered_to_all: delivered.iter().copied().min().unwrap_or(0),
+            delivered_to_any: delivered.iter().copied().max().unwrap_or(0),
             retained: Vec::new(),
             refused: None,
         }
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn who_has_not_heard_that_a_group_is_open_was_told_nothing_in_it() {
-        let told = delivered_each(&[Some(open(0)), None]);
-        assert_eq!(told, [0, 0]);
+        let delivered = delivered_each(&[Some(open(0)), None]);
+        assert_eq!(delivered, [0, 0]);
         let report = GroupReport::of_delivered(3, &delivered_each(&[Some(open(7)), Some(open(4))]));
         assert_eq!(
             (
@@ -89,7 +89,7 @@ mod tests {
     fn a_group_is_over_when_all_that_know_it_closed_it_and_everybody_was_told() {
         assert!(is_over(&[CLOSED, None], None));
         assert!(is_over(&[CLOSED], Some(5)));
-        assert!(!is_over(&[CLOSED], Some(4)), "somebody was not told");
+        assert!(!is_over(&[CLOSED], Some(4)), "it was not delivered to all");
         assert!(!is_over(&[CLOSED, Some(open(4))], Some(5)));
         assert!(!is_over(&[None], None), "it is none of this node's");
     }

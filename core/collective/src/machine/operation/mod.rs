@@ -105,7 +105,7 @@ pub(super) struct Operation {
     tickets: u32,
     /// Chunks in backlogs.
     queued: u32,
-    /// When this node first heard of it.
+    /// When this node first knew of it.
     began: Duration,
     /// Whether those who are missing have been named and asked for.
     asked: bool,
@@ -247,7 +247,7 @@ impl Operation {
             .collect()
     }
 
-    /// When this node first heard of it, if it waits for ranks here or below and nobody has asked for them.
+    /// When this node first knew of it, if it waits for ranks here or below and nobody has asked for them.
     pub(super) fn waits_since(&self) -> Option<Duration> {
         let waits = !self.asked && self.served.is_none() && self.halves[0].started == 0;
         waits.then_some(self.began)

@@ -63,7 +63,7 @@ impl Operations {
             if let Some(held) = mine(op) {
                 retention.keep(held);
             } else if !served.spread {
-                // Where there are no bytes, to have heard of it is to have it.
+                // Where there are no bytes, to know of it is to have it.
                 let complete = served.retained.bytes == 0;
                 retention.keep(Retained {
                     complete,

@@ -245,7 +245,7 @@ mod tests {
         let longer = longest(16);
         assert!(longer.iter().all(GroupReport::is_sound));
         assert!(matches!(fits(&longer), Err(Error::TooLarge(_))));
-        // A node without memory says of any number of groups what its processes were told.
+        // A node without memory says of any number of groups what was delivered to its processes.
         let recollected =
             (0..=MAX_GROUPS as u64).map(|at| GroupReport::of_delivered(u64::MAX - at, &[u64::MAX]));
         fits(&recollected.collect()).unwrap();

@@ -149,20 +149,20 @@ fn what_may_be_large_is_told_by_its_beginning() {
     };
     let mut decoder = Decoder::<ToOperator>::default();
     let frame = encode(&stopped).unwrap();
-    let (length, mut told) = (frame.len() - LENGTH_BYTES, Vec::new());
+    let (length, mut errors) = (frame.len() - LENGTH_BYTES, Vec::new());
     for byte in &frame[..frame.len() - 1] {
         decoder.push(&[*byte]);
         assert!(decoder.next().unwrap().is_none());
-        told.extend(
+        errors.extend(
             decoder
                 .unfinished()
                 .map(|(of, body)| (of, is_stopped(body))),
         );
     }
-    assert!(told.iter().all(|(of, _)| *of == length));
-    let told: Vec<_> = told.into_iter().map(|(_, told)| told).collect();
+    assert!(errors.iter().all(|(of, _)| *of == length));
+    let errors: Vec<_> = errors.into_iter().map(|(_, error)| error).collect();
     assert_eq!(
-        (told.first(), told.last()),
+        (errors.first(), errors.last()),
         (Some(&None), Some(&Some(true)))
     );
     assert_eq!(is_stopped(br#"{"kind":"hello""#), Some(false));
