@@ -12,7 +12,7 @@ use crate::{Verb, child, cluster, python};
 
 pub(crate) const VERB: Verb = Verb {
     name: "bench",
-    about: "measures the hot parts and prints ratios to a limit of the same run",
+    about: "Measure speed, as a ratio to a limit that is measured in the same run",
     usage: USAGE,
     run,
 };
@@ -22,16 +22,16 @@ Usage: cargo xtask bench [SUITE]
 
 Suites (default: all but the last two):
   kernels    reduce kernels of each instruction set, against memcpy
-  loopback   allreduce between sidecars in one process, against memcpy
+  loopback   all-reduce between sidecars in one process, against memcpy
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
   rendezvous what a gang of 1,250 and of 4,096 nodes costs the operator, in memory and time, against the limits
   losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, and what crosses the border
              of two zones, against the limits
   calls      what a call of a collective costs the trainer's thread, in microseconds (root, for the trainer's root)
-  hfreduce   allreduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
+  hfreduce   all-reduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
 
-Options of `hfreduce`, which needs root for namespaces and installs its rivals (Gloo in the trainer's root, Open MPI
-from Debian, Intel MPI from Intel's wheels); who cannot be installed is `not run`:
+`hfreduce` needs root for namespaces. It installs Gloo in the trainer's root, Open MPI from Debian and Intel MPI from Intel's
+wheels. One that cannot be installed is reported as `not run`. Options of `hfreduce`:
   --quick          one round of the bars' cases only
   --rounds N       interleaved rounds (3; with --quick 1)
   --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `ddp`

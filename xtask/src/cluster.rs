@@ -13,7 +13,7 @@ use crate::{EXIT_USAGE, Verb, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "cluster",
-    about: "brings a real Kubernetes cluster up or down",
+    about: "Create or delete a Kubernetes cluster on this machine",
     usage: USAGE,
     run,
 };
@@ -39,7 +39,7 @@ no simulated ones: --fake-nodes is refused.
 
 `up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that
 crashed. `down` leaves no trace. `tools` only builds the programs of the cluster and of the tests.
-State is kept in
+State is in
 $XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
 ";
 

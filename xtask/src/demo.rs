@@ -17,17 +17,17 @@ use crate::{Verb, child, cluster, images, packages, recording, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "demo",
-    about: "trains a real model on a real cluster of this machine, from nothing",
+    about: "Train a PyTorch model on a Kubernetes cluster on this machine",
     usage: "
 Usage: cargo xtask demo [--kill-node] [--down] [--record FILE]
 
-Builds everything, brings a cluster of two nodes in two zones up, installs the chart, trains a PyTorch model on
-handwritten digits over HFReduce, and shows it all. The first time takes up to half an hour, later ones minutes.
-Each run starts with a new cluster: jobs and checkpoints of the last one are gone.
+Builds everything, creates a cluster of two nodes in two zones, installs the chart and trains a PyTorch model on
+handwritten digits over HFReduce. The first run takes up to half an hour, later runs take minutes. Each run creates a new
+cluster and deletes the old one with its jobs and checkpoints.
 
-  --kill-node    three nodes in one zone; the node of node rank 1 dies in mid-training and the job finishes without it
-  --down         removes the demo's cluster
-  --record FILE  also writes what it prints as an animated picture (SVG): docs/demo.svg is made so",
+  --kill-node    use three nodes in one zone, and kill the node of node rank 1 while the job trains
+  --down         delete the demo's cluster
+  --record FILE  write the output as an animated SVG, too, such as docs/demo.svg",
     run,
 };
 

@@ -9,7 +9,7 @@ use crate::{Verb, child, counts};
 
 pub(crate) const VERB: Verb = Verb {
     name: "fuzz",
-    about: "gives damaged bytes to what reads a hostile side's, or replays one seed",
+    about: "Fuzz a decoder or a sidecar with new seeds, or with one seed again",
     usage: "
 Usage: cargo xtask fuzz TARGET [--minutes M] [--seed SEED]
 

@@ -11,7 +11,7 @@ use std::process::{ExitCode, Stdio};
 
 pub(crate) const VERB: Verb = Verb {
     name: "gen",
-    about: "rewrites generated files (CRDs, protocols, Containerfiles, renders); --check compares",
+    about: "Rewrite generated files (CRDs, protocols, Containerfiles, renders); --check compares",
     usage: "
 Usage: cargo xtask gen [--check]
 

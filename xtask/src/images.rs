@@ -28,7 +28,7 @@ pub(crate) use table::VERBS_PACKAGES;
 
 pub(crate) const VERB: Verb = Verb {
     name: "images",
-    about: "builds the container images, without a container engine",
+    about: "Build the container images, without a container engine",
     usage: USAGE,
     run,
 };

@@ -13,14 +13,14 @@ use crate::cargo::VERBOSE;
 const OF_CLUSTER: [&str; 4] = ["cluster", "demo", "scenario", "test"];
 const CLUSTER_USAGE: &str = "
 
-Of the cluster:
-  --engine NAME     who runs its nodes: kind, or native for processes of this machine (kind where it is installed and
-                    Docker answers)
-  --node-image REF  the image of kind's nodes, by tag or digest (the one that this version of kind is made for)";
+Options of the cluster:
+  --engine NAME     run nodes in containers of kind (kind) or as processes of this machine (native). Default: kind where it
+                    is installed and Docker answers
+  --node-image REF  image of kind's nodes, by tag or digest (default: the one of this version of kind)";
 const USAGE: &str = "
 
-Of every verb:
-  --verbose  compilers print what they print; without it, how far they are, and the rest when they fail";
+Options of every verb:
+  --verbose  print all output of compilers; without it, only progress, and all output when one fails";
 
 /// What the help of a verb says of them.
 pub(crate) fn usage(verb: &str) -> String {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 pub(crate) const VERB: Verb = Verb {
     name: "lint",
-    about: "formatting, spelling, clippy, documentation, chart; warnings are errors",
+    about: "Check formatting, spelling, clippy, documentation and the chart",
     usage: "
 Usage: cargo xtask lint [--only-chart]
 

@@ -119,7 +119,7 @@ fn overview() -> String {
     for verb in VERBS {
         text.push_str(&format!("  {:<10} {}\n", verb.name, verb.about));
     }
-    text.push_str("\n`cargo xtask VERB --help` says more.");
+    text.push_str("\nUse `cargo xtask VERB --help` for more about a verb.");
     text
 }
 

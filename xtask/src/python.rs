@@ -20,7 +20,7 @@ use crate::{Verb, cargo, cluster, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "python",
-    about: "runs the wheel's tests in the trainer image's root, against real sidecars",
+    about: "Run the wheel's tests in the trainer image's root, with real sidecars",
     usage: "
 Usage: cargo xtask python [--processes N] [TEST]
 

@@ -13,17 +13,17 @@ use crate::{Verb, cluster, images, packages, report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "scenario",
-    about: "runs one scenario on a real cluster of this machine",
+    about: "Run one scenario on a Kubernetes cluster on this machine",
     usage: "
 Usage: cargo xtask scenario NAME [--keep]
        cargo xtask scenario --list
 
-Builds what is missing (packages, the cluster's programs, images), brings a cluster up, runs the scenarios whose name
-contains NAME and takes the cluster down. The cluster of a scenario that failed is left up, with its logs.
+Builds missing programs and images, creates a cluster, runs the scenarios whose name contains NAME and deletes the cluster.
+When a scenario fails, the cluster and the logs stay.
 
   NAME    part of a scenario's name
-  --keep  leave the cluster up, and use it as it is the next time: a changed scenario then runs within seconds. What
-          changed in the product needs a new cluster: cargo xtask cluster down --name e2e
+  --keep  keep the cluster and use it in the next run: a changed scenario then starts within seconds. A change of the
+          product needs a new cluster: cargo xtask cluster down --name e2e
   --list  print the names",
     run,
 };

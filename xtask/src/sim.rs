@@ -9,7 +9,7 @@ use crate::{Verb, child, counts, faults, mutants};
 
 pub(crate) const VERB: Verb = Verb {
     name: "sim",
-    about: "runs a seeded simulation for longer, or replays one seed",
+    about: "Run a simulation with new seeds, or with one seed again",
     usage: "
 Usage: cargo xtask sim SUITE [--minutes M] [--seed SEED]
        cargo xtask sim mutants [--only WORDS]

@@ -34,39 +34,39 @@ use watchdog::Watchdog;
 
 pub(crate) const VERB: Verb = Verb {
     name: "test",
-    about: "runs all tests, cheapest first: rules, units, simulations, wire, images, real cluster",
+    about: "Run the tests that a change needs, cheapest first; --all runs all tests",
     usage: "
 Usage: cargo xtask test [--all | --base REV] [--only STAGE] [--filter NAME] [--record]
        cargo xtask test --programs | --rdma | --scenarios [--all | --base REV] [--filter NAME]
        cargo xtask test --packages
 
-Of the stages unit, rdma and cluster run the tests that must always run, those that a change affects, and a share of the
-rest, which the number of commits turns over. A line `left out: ...` names each of the others. Where git knows no
-commit before this one, or not the whole history, all tests run.
+In the stages unit, rdma and cluster, these tests run: those that always run, those that the change affects, and a share of
+the others. The share depends on the number of commits. For each test that does not run there is a line `left out: ...`.
+All tests run when git has no earlier commit, or only part of the history.
 
-Stages, in order; `tools` and `base` begin with `tidy` and are waited for in their places:
-  packages  the machine's own, installed where they are missing
-  tidy      rules of the repository           gen      generated files are fresh
+Stages, in this order. `tools` and `base` start together with `tidy`:
+  packages  install missing packages of this machine
+  tidy      rules of the repository           gen      generated files are up to date
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
   rdma      T3: a guest with RDMA devices in software
   tools     programs of the test cluster      base     the trainer image's Debian root
-  chart     helm lint, renders of the chart   smoke    a cluster comes up, loses a node, goes
+  chart     helm lint, renders of the chart   smoke    create a cluster, kill a node, delete it
   images    container images, no engine       python   the wheel against real sidecars
   cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
 
   --all          run all tests
-  --base REV     what has changed since the branch left REV, and not only since the commit before
-  --only STAGE   run just this stage
-  --filter NAME  of the cluster's scenarios or the guest's tests, run all whose name contains NAME
+  --base REV     compare with the commit where the branch left REV (default: HEAD^)
+  --only STAGE   run only this stage
+  --filter NAME  run all scenarios, or tests of the guest, whose name contains NAME
   --programs, --rdma, --scenarios
-                 what the stages unit, rdma and cluster run
-  --packages     install what the machine lacks, run no test
-  --record       add the times of the stages and of what took longest to docs/measurements/times.csv
+                 run the tests of the stages unit, rdma and cluster, without what goes before them
+  --packages     install missing packages and exit
+  --record       add the times of the stages and of the slowest tests to docs/measurements/times.csv
 
-At the end stand the programs and scenarios that took longest; target/test-times.csv has all of them.
+The last lines name the slowest programs and scenarios. target/test-times.csv has all times.
 
-All stages together need root and Go. The run ends itself after 80 minutes, with the counts so far; the logs of a cluster
-that it took down are kept. Exit status 0 when every stage ran and no test failed.",
+A run of all stages needs root and Go. It stops after 80 minutes, prints the counts so far, deletes its clusters and keeps
+their logs. The exit status is 0 when every stage ran and no test failed.",
     run,
 };
 

@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode};
 
 pub(crate) const VERB: Verb = Verb {
     name: "tidy",
-    about: "checks the repository's own rules (headers, links, dependency edges, invariants)",
+    about: "Check the repository's own rules (headers, links, dependency edges, invariants)",
     usage: "
 Usage: cargo xtask tidy
 

@@ -12,15 +12,15 @@ use crate::{Verb, cargo, child};
 
 pub(crate) const VERB: Verb = Verb {
     name: "try",
-    about: "reduces over real sidecars on this machine and says how fast: no root, no cluster",
+    about: "Measure all-reduce over real sidecars on this machine, without root or cluster",
     usage: "
 Usage: cargo xtask try [--nodes N] [--procs N]
 
-Builds the sidecar and measures all-reduce between nodes of two processes each, over TCP on the loopback, next to what
-memcpy reaches in the same run. Each sum is checked before and after it is timed. Takes minutes the first time.
+Builds the sidecar and measures all-reduce between nodes over TCP on the loopback. In the same run it measures memcpy, to
+compare with. It checks each sum. The first run compiles for some minutes.
 
-  --nodes N  nodes, each a sidecar of its own (default: 2)
-  --procs N  processes of each node (default: 2)",
+  --nodes N  number of nodes, with one sidecar each (default: 2)
+  --procs N  number of processes on each node (default: 2)",
     run,
 };
 
