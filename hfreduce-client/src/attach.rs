@@ -1,7 +1,7 @@
 //! The unix socket between a trainer's processes and their sidecar: attaching, and handing over the
 //! descriptors of segments. Packets keep their bounds, so a message is a packet. The sidecar makes
 //! every segment and wake descriptor. Descriptors from a client are taken in one case: one that comes back to a sidecar
-//! that has lost its memory lends what an earlier one has made for it. Operations go over the rings.
+//! that has lost its memory restores the segments that an earlier one has made for it. Operations go over the rings.
 
 mod message;
 
@@ -260,8 +260,8 @@ mod tests {
         };
         server.send(&announced, &[segment.fd()]).unwrap();
         poll(&client);
-        let (heard, fds) = client.receive_with_fds::<SidecarAnswer>().unwrap().unwrap();
-        assert_eq!(heard, announced);
+        let (received, fds) = client.receive_with_fds::<SidecarAnswer>().unwrap().unwrap();
+        assert_eq!(received, announced);
         assert_eq!(
             SegmentView::open(&fds[0], segment.len()).unwrap().bytes()[3],
             9

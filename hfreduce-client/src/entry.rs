@@ -165,7 +165,7 @@ pub enum CallOutcome {
     },
 }
 
-/// The end of an operation, told to the process that called it.
+/// The outcome of an operation, for the process that called it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The process's number for it.

@@ -30,23 +30,23 @@ pub enum ClientMessage {
         /// Its rank on the node.
         local_rank: u32,
         /// For one that comes back to a sidecar started in place of another: its first operation of the world whose
-        /// end it was not told, counted from 0. It calls those again, in their order.
+        /// outcome was not delivered to it, counted from 0. It calls those again, in their order.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         again: Option<u64>,
-        /// How many other groups it tells of then, at most [`GROUP_LIMIT`].
+        /// How many other groups it restores then, at most [`GROUP_LIMIT`].
         #[serde(default, skip_serializing_if = "is_zero")]
         groups: u32,
     },
-    /// The next ranks of the group that it tells of next; at most [`RANKS_LIMIT`].
+    /// The next ranks of the group that it restores next; at most [`RANKS_LIMIT`].
     Ranks {
         /// Global ranks, which ascend from message to message.
         ranks: Vec<u32>,
     },
-    /// A group of these ranks that it has opened. These two come before anything is lent, and each is answered before
+    /// A group of these ranks that it has opened. These two come before any segment is restored, and each is answered before
     /// the next.
     Group(RestoredGroup),
     /// A segment for inputs that an earlier sidecar has made for it. With its descriptor. Answered before the
-    /// next one is lent, and before anything is called.
+    /// next one is restored, and before anything is called.
     Lend {
         /// Its number, which it keeps.
         segment: u32,
@@ -67,7 +67,7 @@ pub enum ClientMessage {
     Detach,
 }
 
-/// What a process was told in a group other than the world.
+/// What was delivered to a process in a group other than the world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestoredGroup {
@@ -77,7 +77,7 @@ pub struct RestoredGroup {
     pub replicated: bool,
     /// Of what is computed for it.
     pub priority: i8,
-    /// The first operation whose end it was not told. It calls those again, in their order.
+    /// The first operation that was not delivered to it. It calls those again, in their order.
     #[serde(rename = "told")]
     pub delivered: u64,
     /// Whether the one before has closed the group.
@@ -107,17 +107,17 @@ pub enum SidecarAnswer {
         /// How long to look for another sidecar when this one is gone, in seconds. 0: what it knew goes with it.
         patience_seconds: u32,
     },
-    /// The members of an epoch, before anything is told that they did together.
+    /// The members of an epoch, before any outcome of theirs is delivered.
     Members(Members),
-    /// What it was told of a group is noted.
+    /// Its group is restored.
     Noted,
-    /// Groups that this process has closed and need not tell of any more: all ranks were told. Said before the answer to
+    /// Groups that this process has closed and need not remember any more: all was delivered to all ranks. Sent before the answer to
     /// its next opening.
     Over {
         /// Their numbers; at most [`GROUPS_IN_PACKET`].
         groups: Vec<u64>,
     },
-    /// A segment that was lent is in use again.
+    /// A restored segment is in use again.
     Taken {
         /// Its number.
         segment: u32,

@@ -30,7 +30,7 @@ fn sidecars(lives: &'static [usize]) -> (tempfile::TempDir, Client, thread::Join
     (dir, client, served)
 }
 
-/// What each of them has heard.
+/// What each of them has received.
 type Said = Vec<Vec<ClientMessage>>;
 
 fn call(client: &Client, content: &[u8]) -> CallTicket {
@@ -65,7 +65,7 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
             | ClientMessage::Detach => None,
         })
         .collect();
-    // What the first two have told is not called again.
+    // What the first two have delivered is not called again.
     assert_eq!(again, [None, Some(2), Some(3)]);
 }
 
@@ -79,7 +79,7 @@ fn what_is_held_and_lent_stays_where_it_is_while_sidecars_come_and_go() {
     let held = client.wait(one, PATIENCE).unwrap();
     let lost = call(&client, b"lost");
     assert_eq!(&client.wait(lost, PATIENCE).unwrap().result[..], b"lost");
-    // The second outcome was told by the first sidecar and is taken now.
+    // The second outcome was delivered by the first sidecar and is taken now.
     assert_eq!(&client.wait(two, PATIENCE).unwrap().result[..], b"two");
     assert_eq!(&held.result[..], b"one");
     drop(held);
@@ -156,7 +156,7 @@ fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
         }
     };
     all(&[(group, Call::barrier()), (over, Call::close())]);
-    // What is said to be over before the answer to an opening is not told of.
+    // What is said to be over before the answer to an opening is not restored.
     client.open(10, &[0], true, PATIENCE).unwrap();
     all(&[(closed, Call::barrier()), (closed, Call::close())]);
     let message = Call {
@@ -171,11 +171,11 @@ fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
     drop(client);
     let said = served.join().unwrap();
     let mut listed = 0;
-    let mut told = Vec::new();
+    let mut restored = Vec::new();
     for message in &said[1] {
         match message {
             ClientMessage::Ranks { ranks } => listed += ranks.len(),
-            ClientMessage::Group(one) => told.push((
+            ClientMessage::Group(one) => restored.push((
                 one.group,
                 std::mem::take(&mut listed),
                 (one.replicated, one.priority, one.delivered, one.closed),
@@ -188,7 +188,7 @@ fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
         }
     }
     assert_eq!(
-        told,
+        restored,
         [
             (7, 3000, (false, 3, 1, false)),
             (8, 1, (true, 0, 2, true)),

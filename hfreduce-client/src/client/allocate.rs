@@ -9,15 +9,15 @@ use crate::attach::{self, ClientMessage};
 impl Client {
     /// A buffer of `bytes` for an input, of unspecified content. Buffers that were dropped are used again.
     ///
-    /// Fails at once with [`Error::Refused`] where the sidecar lends no more, also while calls in flight hold
-    /// what it has lent. Then nothing was called: who goes on with the next call makes it in the place of this
+    /// Fails at once with [`Error::Refused`] where the sidecar gives no more segments, also while calls in flight hold
+    /// what it has given. Then nothing was called: who goes on with the next call makes it in the place of this
     /// one, and may get a sum of other ranks' other calls. So try again, or leave.
     pub fn buffer(&self, bytes: usize, timeout: Duration) -> Result<InputBuffer, Error> {
         const REQUEST: &str = "allocate an input buffer";
         let shared = &self.shared;
-        let buffer = |lent| InputBuffer::new(Arc::clone(shared), lent, bytes);
-        if let Some(lent) = shared.lock()?.take_idle(bytes) {
-            return Ok(buffer(lent));
+        let buffer = |input| InputBuffer::new(Arc::clone(shared), input, bytes);
+        if let Some(input) = shared.lock()?.take_idle(bytes) {
+            return Ok(buffer(input));
         }
         let _turn = shared.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
@@ -37,7 +37,7 @@ impl Client {
                 match state.link().channel.send(&request, &[]) {
                     Ok(()) => {}
                     Err(attach::Error::Closed) => {
-                        state.hear();
+                        state.receive();
                         state.part();
                     }
                     Err(error) => return Err(error.into()),
@@ -57,13 +57,13 @@ impl Client {
                 if !state.is_there() {
                     state = shared.sleep(state, left);
                 } else if state.life() != life {
-                    continue 'ask; // This one has not heard the question.
+                    continue 'ask; // This one did not get the question.
                 } else {
                     state = shared.sleep_on_socket(state, left);
                 }
             };
             match answer {
-                Ok(lent) if lent.segment.len() >= bytes => return Ok(buffer(lent)),
+                Ok(input) if input.segment.len() >= bytes => return Ok(buffer(input)),
                 Ok(_too_small) => return Err(Error::Unexpected { request: REQUEST }),
                 // The limit counts idle buffers of other sizes too: give them back and ask once more.
                 Err(_refused) if !freed_idle && state.free_idle() => {
@@ -82,7 +82,7 @@ impl Client {
     /// A buffer that was used before, if one of about this size is idle. Never waits.
     pub fn idle_buffer(&self, bytes: usize) -> Result<Option<InputBuffer>, Error> {
         let segment = self.shared.lock()?.take_idle(bytes);
-        Ok(segment.map(|lent| InputBuffer::new(Arc::clone(&self.shared), lent, bytes)))
+        Ok(segment.map(|input| InputBuffer::new(Arc::clone(&self.shared), input, bytes)))
     }
 
     /// Memory of at least `bytes` for inputs, of unspecified content, which this process keeps. Fails as

@@ -1,4 +1,4 @@
-//! Memory for inputs that stays lent: a model's gradients live in it, so nothing is copied to call with them.
+//! Memory for inputs that stays with the process: a model's gradients live in it, so nothing is copied to call with them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// None only of a buffer that lends nothing.
+    /// None only of a buffer without a segment.
     pub(super) fn new(buffer: InputBuffer) -> Option<Self> {
         let shared = buffer.shared();
-        let (lent, _) = buffer.into_segment()?;
+        let (input, _) = buffer.into_segment()?;
         Some(Self {
             registration: RegisteredOnce::default(),
             shared,
-            inputs: lent,
+            inputs: input,
         })
     }
 

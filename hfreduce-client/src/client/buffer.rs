@@ -1,4 +1,4 @@
-//! What a client lends and borrows: input buffers that the sidecar reads, and results that it wrote.
+//! Memory that client and sidecar share: input buffers that the sidecar reads, and results that it wrote.
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
@@ -42,7 +42,7 @@ impl Deref for Mapped {
     }
 }
 
-/// A segment that the sidecar lent for inputs.
+/// A segment of the sidecar's for inputs.
 #[derive(Debug)]
 pub(super) struct InputSegment {
     pub(super) number: u32,
@@ -59,10 +59,10 @@ pub struct InputBuffer {
 }
 
 impl InputBuffer {
-    pub(super) fn new(shared: Arc<Shared>, lent: InputSegment, bytes: usize) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, input: InputSegment, bytes: usize) -> Self {
         Self {
             shared,
-            inputs: Some(lent),
+            inputs: Some(input),
             bytes,
         }
     }
@@ -72,12 +72,14 @@ impl InputBuffer {
     }
 
     pub(super) fn number(&self) -> u32 {
-        self.inputs.as_ref().map_or(NO_SEGMENT, |lent| lent.number)
+        self.inputs
+            .as_ref()
+            .map_or(NO_SEGMENT, |input| input.number)
     }
 
     /// The segment and the bytes in use: what an operation in flight keeps.
     pub(super) fn into_segment(mut self) -> Option<(InputSegment, usize)> {
-        self.inputs.take().map(|lent| (lent, self.bytes))
+        self.inputs.take().map(|input| (input, self.bytes))
     }
 }
 
@@ -87,29 +89,29 @@ impl Deref for InputBuffer {
     fn deref(&self) -> &[u8] {
         self.inputs
             .as_ref()
-            .map_or(&[], |lent| &lent.segment.bytes()[..self.bytes])
+            .map_or(&[], |input| &input.segment.bytes()[..self.bytes])
     }
 }
 
 impl DerefMut for InputBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.inputs
-            .as_mut()
-            .map_or(&mut [], |lent| &mut lent.segment.bytes_mut()[..self.bytes])
+        self.inputs.as_mut().map_or(&mut [], |input| {
+            &mut input.segment.bytes_mut()[..self.bytes]
+        })
     }
 }
 
 impl Drop for InputBuffer {
     fn drop(&mut self) {
-        if let Some(lent) = self.inputs.take()
+        if let Some(input) = self.inputs.take()
             && let Ok(mut state) = self.shared.lock()
         {
-            state.keep_idle(lent);
+            state.keep_idle(input);
         }
     }
 }
 
-/// What an operation left: its result, and the input it was lent.
+/// What an operation left: its result, and its input.
 #[derive(Debug)]
 pub struct Output {
     /// The result.

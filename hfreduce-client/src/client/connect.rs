@@ -1,4 +1,4 @@
-//! Being welcomed by a sidecar: by the first, or by one that was started in place of another.
+//! Attaching to a sidecar: to the first, or to one that was started in place of another.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -18,7 +18,7 @@ pub enum Error {
     /// A segment could not be mapped.
     #[error(transparent)]
     Segment(#[from] segment::Error),
-    /// The sidecar will not have this process, or not lend what it asked for.
+    /// The sidecar will not have this process, or has no segment for it.
     #[error("failed to {request}: the sidecar refused: {reason}")]
     Refused {
         /// What was asked.

@@ -1,5 +1,5 @@
-//! What this process was told in its groups, which nobody else remembers when its sidecar is killed. Of a group that it has
-//! closed it knows until the sidecar says that all ranks were told, because one that was not may need it open.
+//! What was delivered to this process in its groups, which nobody else remembers when its sidecar is killed. Of a group that it has
+//! closed it knows until the sidecar says that all was delivered to all ranks, because one that was not may need it open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::op::OpKind;
 /// The group of all ranks.
 const WORLD: u64 = 0;
 
-/// A group, as the next sidecar is told of it.
+/// A group, as the next sidecar gets it.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) ranks: Arc<[u32]>,
-    pub(super) delivered: RestoredGroup,
+    pub(super) state: RestoredGroup,
 }
 
 impl Known {
     fn new(group: u64, ranks: Arc<[u32]>, (replicated, priority): (bool, i8)) -> Self {
-        let told = RestoredGroup {
+        let state = RestoredGroup {
             group,
             replicated,
             priority,
@@ -28,10 +28,7 @@ impl Known {
             closed: false,
             failed: false,
         };
-        Self {
-            ranks,
-            delivered: told,
-        }
+        Self { ranks, state }
     }
 }
 
@@ -69,10 +66,7 @@ impl Groups {
                 self.0.insert(group, known);
             }
             (Submission::Call { group, call, .. }, outcome) if !call.is_between_two() => {
-                let Some(Known {
-                    delivered: told, ..
-                }) = self.0.get_mut(&group)
-                else {
+                let Some(Known { state, .. }) = self.0.get_mut(&group) else {
                     return;
                 };
                 let kind = match outcome {
@@ -80,10 +74,10 @@ impl Groups {
                     CallOutcome::Failed { kind, .. } => Some(*kind),
                 };
                 // Where nothing runs any more, ends say nothing of how far the others are.
-                told.failed |= kind == Some(FailureKind::Broken);
-                if !told.failed {
-                    told.delivered += 1;
-                    told.closed = kind.is_none() && call.kind == OpKind::Close;
+                state.failed |= kind == Some(FailureKind::Broken);
+                if !state.failed {
+                    state.delivered += 1;
+                    state.closed = kind.is_none() && call.kind == OpKind::Close;
                 }
             }
             (Submission::Open { .. } | Submission::Call { .. } | Submission::Release { .. }, _) => {
@@ -91,25 +85,19 @@ impl Groups {
         }
     }
 
-    /// All ranks were told the ends of these.
+    /// Of these all was delivered to all ranks.
     pub(super) fn forget(&mut self, groups: &[u64]) {
         for group in groups {
             // Not one that was opened since under the same number.
-            if self
-                .0
-                .get(group)
-                .is_some_and(|known| known.delivered.closed)
-            {
+            if self.0.get(group).is_some_and(|known| known.state.closed) {
                 self.0.remove(group);
             }
         }
     }
 
-    /// The first operation of the world whose end this process was not told.
-    pub(super) fn told(&self) -> u64 {
-        self.0
-            .get(&WORLD)
-            .map_or(0, |world| world.delivered.delivered)
+    /// The first operation of the world that was not delivered to this process.
+    pub(super) fn delivered(&self) -> u64 {
+        self.0.get(&WORLD).map_or(0, |world| world.state.delivered)
     }
 
     /// The other groups.

@@ -1,5 +1,5 @@
 //! The thread that stays with the sidecar: when it is gone and comes back without its memory, this process attaches
-//! again, with what it was told in each of its groups, what it was lent and what it has called. The trainer computes meanwhile, and its
+//! again, with what was delivered to it in each of its groups, its segments and what it has called. The trainer computes meanwhile, and its
 //! other threads wait.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,16 +30,16 @@ struct Keeper {
     standing: Standing,
 }
 
-/// A segment for inputs, to be lent to another sidecar.
+/// A segment for inputs, to be restored in another sidecar.
 pub(super) struct Handed {
     pub(super) number: u32,
     pub(super) bytes: u64,
     pub(super) fd: Arc<OwnedFd>,
 }
 
-/// What this process tells and lends another sidecar.
+/// What this process restores in another sidecar.
 pub(super) struct Belongings {
-    /// The first operation of the world whose end it was not told.
+    /// The first operation of the world that was not delivered to it.
     pub(super) delivered: u64,
     pub(super) groups: Vec<Known>,
     pub(super) inputs: Vec<Handed>,
@@ -99,7 +99,7 @@ impl Keeper {
         }
     }
 
-    /// `limit`: how long the sidecar may take for an answer; it maps what it is lent, gigabytes at most.
+    /// `limit`: how long the sidecar may take for an answer; it maps all input segments, gigabytes at most.
     fn attach_again(&self, limit: Duration) -> Result<(), Error> {
         let Some(all) = self.shared.upgrade().and_then(|shared| shared.belongings()) else {
             return Ok(());
@@ -123,10 +123,10 @@ impl Keeper {
         all.inputs
             .iter()
             .try_for_each(|segment| handover.restore_input(segment))?;
-        let heard = handover.answers;
+        let answers = handover.answers;
         let numbers: Vec<u32> = all.inputs.iter().map(|segment| segment.number).collect();
         match self.shared.upgrade() {
-            Some(shared) => shared.go_on(attachment, &numbers, heard),
+            Some(shared) => shared.go_on(attachment, &numbers, answers),
             None => Ok(()),
         }
     }
@@ -143,7 +143,7 @@ struct Handover<'a> {
 impl Handover<'_> {
     /// Tells of a group.
     fn restore_group(&mut self, known: &Known) -> Result<(), Error> {
-        const REQUEST: &str = "tell of a group";
+        const REQUEST: &str = "reopen a group";
         for ranks in known.ranks.chunks(attach::RANKS_LIMIT) {
             let ranks = ranks.to_vec();
             self.ask(
@@ -153,18 +153,18 @@ impl Handover<'_> {
                 &SidecarAnswer::Noted,
             )?;
         }
-        let told = ClientMessage::Group(known.delivered.clone());
-        self.ask(REQUEST, &told, &[], &SidecarAnswer::Noted)
+        let group = ClientMessage::Group(known.state.clone());
+        self.ask(REQUEST, &group, &[], &SidecarAnswer::Noted)
     }
 
     /// Lends a segment.
     fn restore_input(&mut self, handed: &Handed) -> Result<(), Error> {
         let (segment, bytes) = (handed.number, handed.bytes);
-        let lend = ClientMessage::Lend { segment, bytes };
+        let restore = ClientMessage::Lend { segment, bytes };
         let taken = SidecarAnswer::Taken { segment };
         self.ask(
-            "lend an input buffer again",
-            &lend,
+            "register an input buffer again",
+            &restore,
             &[handed.fd.as_fd()],
             &taken,
         )
@@ -215,7 +215,7 @@ impl Shared {
             && state.is_there()
             && Arc::ptr_eq(&state.link(), link)
         {
-            state.hear();
+            state.receive();
         }
         self.notify();
     }
@@ -237,12 +237,12 @@ impl Shared {
 
     fn go_on(
         &self,
-        welcome: Attachment,
-        lent: &[u32],
-        heard: HandoverAnswers,
+        attachment: Attachment,
+        segments: &[u32],
+        answers: HandoverAnswers,
     ) -> Result<(), Error> {
         let mut state = self.lock()?;
-        let sidecar_sleeps = state.go_on(welcome, lent, heard)?;
+        let sidecar_sleeps = state.go_on(attachment, segments, answers)?;
         let link = state.link();
         drop(state);
         if sidecar_sleeps {

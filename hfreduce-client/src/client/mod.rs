@@ -1,4 +1,4 @@
-//! A trainer process's side of the sidecar: attach, lend input buffers, call operations, read results.
+//! A trainer process's side of the sidecar: attach, get input buffers, call operations, read results.
 //! Owns the process's rings, buffers and tickets. Leaves tensors, streams and work objects to the Python
 //! extension, and everything about other ranks to the sidecar.
 //!
@@ -7,7 +7,7 @@
 //! and fail with a clear error in a forked child.
 //!
 //! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
-//! operations in flight go on, and what was lent and what is held stays where it is.
+//! operations in flight go on, and input buffers and results stay where they are.
 
 mod allocate;
 mod arena;
@@ -71,7 +71,7 @@ impl Client {
         let attachment = loop {
             let left = timeout.saturating_sub(start.elapsed());
             match connect::connect(socket, local_rank, None, left) {
-                Ok(welcome) => break welcome,
+                Ok(attachment) => break attachment,
                 Err(error) if !connect::is_absence(&error) || left.is_zero() => return Err(error),
                 Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
             }
@@ -105,7 +105,7 @@ impl Client {
         let start = Instant::now();
         let mut state = self.shared.lock()?;
         loop {
-            state.hear();
+            state.receive();
             if let Some(members) = state.members(None) {
                 return Ok(members);
             }
@@ -131,7 +131,7 @@ impl Client {
         Ok(state.in_flight() < IN_FLIGHT_LIMIT)
     }
 
-    /// Calls an operation. The input is lent until the output is taken; an operation that reads none on
+    /// Calls an operation. The input belongs to the call until the output is taken; an operation that reads none on
     /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
     ///
     /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
@@ -276,8 +276,8 @@ impl Client {
                         epoch,
                     } => (segment, bytes, epoch),
                     CallOutcome::Failed { kind, text } => {
-                        if let Some((lent, _)) = finished.input {
-                            state.keep_idle(lent);
+                        if let Some((input, _)) = finished.input {
+                            state.keep_idle(input);
                         }
                         let call = finished.call;
                         return Err(Error::Operation { call, kind, text });
@@ -286,16 +286,16 @@ impl Client {
                 let view = state.result(&finished, segment, bytes)?;
                 let Some(members) = state.members(Some(epoch)) else {
                     return Err(state.lose(format!(
-                        "it announced a result of epoch {epoch}, whose members it never told"
+                        "it announced a result of epoch {epoch}, whose members it never announced"
                     )));
                 };
                 // From here on buffers and views are made, whose ends take the lock themselves.
                 drop(state);
-                let told = (ticket.0, finished.life);
-                let result = ResultView::new(Arc::clone(shared), told, view, bytes as usize);
+                let source = (ticket.0, finished.life);
+                let result = ResultView::new(Arc::clone(shared), source, view, bytes as usize);
                 let input = finished.input;
                 let input =
-                    input.map(|(lent, bytes)| InputBuffer::new(Arc::clone(shared), lent, bytes));
+                    input.map(|(input, bytes)| InputBuffer::new(Arc::clone(shared), input, bytes));
                 return Ok(Output {
                     result,
                     input,

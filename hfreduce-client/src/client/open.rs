@@ -71,7 +71,7 @@ impl Client {
         let ticket = self.ask(Call::barrier(), submission, Some(list), opens, timeout)?;
         let left = timeout.saturating_sub(start.elapsed());
         self.wait(ticket, left).map_err(said)?;
-        self.shared.lock()?.hear(); // Before the answer it was said which groups are over.
+        self.shared.lock()?.receive(); // Before the answer came which groups are over.
         let own = self.shared.standing.rank;
         Ok(Group {
             number,

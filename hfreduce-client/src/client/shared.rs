@@ -97,7 +97,7 @@ impl Shared {
         state.awake();
         if !state.look() {
             // Nobody rings for a sidecar that died.
-            state.hear();
+            state.receive();
         }
         if state.waiters > 0 {
             self.looked.notify_all();
@@ -140,7 +140,7 @@ impl Shared {
             limit.min(ANSWER_LOOK),
         );
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.hear();
+        state.receive();
         state
     }
 }

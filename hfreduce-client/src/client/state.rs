@@ -56,7 +56,7 @@ pub(super) struct State {
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
     idle: Vec<InputSegment>,
-    /// Sizes and descriptors of all segments that are lent, for the next sidecar.
+    /// Sizes and descriptors of all input segments, for the next sidecar.
     inputs: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     results: HashMap<u32, Arc<Mapped>>,
     /// The newest epochs, ascending.
@@ -70,14 +70,14 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(welcome: Attachment) -> Self {
+    pub(super) fn new(attachment: Attachment) -> Self {
         let Attachment {
             link,
             submissions,
             completions,
             standing: _same_for_all,
             patience,
-        } = welcome;
+        } = attachment;
         Self {
             link: Arc::new(link),
             life: 0,
@@ -141,7 +141,7 @@ impl State {
         Error::SidecarLost { why }
     }
 
-    /// The sidecar has ended. What it has told counts, and results that it left stay where they are.
+    /// The sidecar has ended. What it has delivered counts, and results that it left stay where they are.
     pub(super) fn part(&mut self) {
         self.look();
         if !self.is_there() {
@@ -167,31 +167,31 @@ impl State {
         self.presence = Presence::Away;
     }
 
-    /// What the next sidecar has to be told and lent.
+    /// What is restored in the next sidecar.
     pub(super) fn belongings(&self) -> Belongings {
         Belongings {
-            delivered: self.groups.told(),
+            delivered: self.groups.delivered(),
             groups: self.groups.known(),
             inputs: self.inputs(),
         }
     }
 
-    /// Another sidecar has taken the place of the one that is gone, and the segments `lent`. What is not over is called
+    /// Another sidecar has taken the place of the one that is gone, and has `segments`. What is not over is called
     /// again. Says whether its wake descriptor must be notified.
     pub(super) fn go_on(
         &mut self,
-        welcome: Attachment,
+        attachment: Attachment,
         inputs: &[u32],
-        heard: HandoverAnswers,
+        answers: HandoverAnswers,
     ) -> Result<bool, Error> {
         self.alive()?;
-        self.link = Arc::new(welcome.link);
-        self.submissions = welcome.submissions;
-        self.completions = welcome.completions;
-        self.patience = welcome.patience;
+        self.link = Arc::new(attachment.link);
+        self.submissions = attachment.submissions;
+        self.completions = attachment.completions;
+        self.patience = attachment.patience;
         self.life += 1;
         self.presence = Presence::There;
-        for (message, fds) in heard {
+        for (message, fds) in answers {
             self.take(message, fds)?;
         }
         for number in inputs
@@ -249,7 +249,7 @@ impl State {
     }
 
     /// Takes the messages that have come over the socket, or learns that it was closed.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn receive(&mut self) {
         let link = self.link();
         while self.is_there() {
             match link.channel.receive_with_fds::<SidecarAnswer>() {

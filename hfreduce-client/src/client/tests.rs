@@ -40,7 +40,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
     let (mut calls, mut outcomes) = ring::server_ends(&control);
     let (wake_fd, clients_end) = WakeFd::pair().unwrap();
     let (mut inputs, mut results) = (HashMap::new(), HashMap::new());
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let mut closed = Vec::new();
     let mut left = lasts.unwrap_or(usize::MAX);
     loop {
@@ -48,7 +48,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
             .receive_with_fds::<ClientMessage>()
             .unwrap_or(Some((ClientMessage::Detach, Vec::new())))
         {
-            heard.push(message.clone());
+            received.push(message.clone());
             match message {
                 ClientMessage::Attach { local_rank, .. } => {
                     let attachment = SidecarAnswer::Welcome {
@@ -74,7 +74,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 ClientMessage::Allocate { bytes } => {
                     let segment: usize = inputs.values().map(Segment::len).sum();
                     if segment + bytes as usize > limit {
-                        let reason = format!("{segment} of {limit} bytes are lent");
+                        let reason = format!("{segment} of {limit} bytes are given out");
                         channel
                             .send(&SidecarAnswer::Refused { reason }, &[])
                             .unwrap();
@@ -82,13 +82,13 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                     }
                     let input =
                         Segment::create("input", bytes as usize, Writers::Everybody).unwrap();
-                    let (segment, bytes) = (heard.len() as u32, input.len() as u64);
+                    let (segment, bytes) = (received.len() as u32, input.len() as u64);
                     let message = SidecarAnswer::Input { segment, bytes };
                     channel.send(&message, &[input.fd()]).unwrap();
                     inputs.insert(segment, input);
                 }
                 ClientMessage::Free { segment } => drop(inputs.remove(&segment)),
-                ClientMessage::Detach => return heard,
+                ClientMessage::Detach => return received,
             }
         }
         while let Some(words) = calls.pop().unwrap() {
@@ -116,7 +116,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 continue;
             };
             if left == 0 {
-                return heard;
+                return received;
             }
             left -= 1;
             closed.extend((call.kind == crate::op::OpKind::Close).then_some(group));
@@ -206,12 +206,12 @@ fn a_result_is_what_was_called_and_buffers_are_used_again() {
         assert_eq!(&output.result[..], vec![round as u8; count]);
         assert_eq!(output.input.unwrap().len(), count);
     }
-    let heard = loopback.finish(client);
-    let allocations = heard
+    let received = loopback.finish(client);
+    let allocations = received
         .iter()
         .filter(|m| matches!(m, ClientMessage::Allocate { .. }));
     assert_eq!(allocations.count(), 1);
-    assert_eq!(heard.last(), Some(&ClientMessage::Detach));
+    assert_eq!(received.last(), Some(&ClientMessage::Detach));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn idle_buffers_make_room_before_a_request_is_refused() {
     drop(client.buffer(900 << 10, PATIENCE).unwrap());
     let small = client.buffer(1 << 10, PATIENCE).unwrap();
     let refused = client.buffer(1 << 20, PATIENCE).unwrap_err().to_string();
-    assert!(refused.contains("are lent"), "{refused}");
+    assert!(refused.contains("are input"), "{refused}");
     drop(small);
     drop(client.buffer(1 << 20, PATIENCE).unwrap());
     loopback.finish(client);

@@ -16,7 +16,7 @@ pub struct GpuPair {
 }
 
 impl GpuPair {
-    /// Joins `inbox` with the other's, which has its size and was lent as `other`.
+    /// Joins `inbox` with the other's, which has its size and was exported as `other`.
     pub fn join(inbox: Inbox, other: abi::IpcHandle) -> Result<Self, Error> {
         let device = Arc::clone(inbox.device());
         Ok(Self {

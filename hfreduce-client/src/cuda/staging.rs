@@ -1,13 +1,13 @@
-//! Memory of a GPU that another process of the machine reaches: ours, which we lend, and another's, which was lent to us.
+//! Memory of a GPU that another process of the machine reaches: ours, which we export, and another's, which we import.
 //! It is allocated by us and not by PyTorch, whose allocator gives out again what is freed, and may use memory that cannot
-//! be lent at all: so what is mapped here never changes its owner or its meaning while it is mapped.
+//! be exported at all: so what is mapped here never changes its owner or its meaning while it is mapped.
 
 use std::sync::Arc;
 
 use super::foreign::check_inside;
 use super::{CudaDevice, DeviceMemory, Error, abi};
 
-/// Memory of this process's GPU that is lent.
+/// Memory of this process's GPU that is exported.
 #[derive(Debug)]
 pub struct Inbox {
     device: Arc<CudaDevice>,
@@ -36,7 +36,7 @@ impl Inbox {
     pub fn handle(&self) -> Result<abi::IpcHandle, Error> {
         let mut handle = abi::IpcHandle([0; abi::IPC_HANDLE_BYTES]);
         let start = self.start;
-        self.device.call("lend memory of the GPU", |library| {
+        self.device.call("export memory of the GPU", |library| {
             // SAFETY: the variable is ours, the memory was allocated in `new`.
             unsafe { (library.ipc_get_handle)(&raw mut handle, start) }
         })?;
@@ -80,7 +80,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Maps what another process has lent, which says that it is so many bytes long.
+    /// Maps what another process has exported, which says that it is so many bytes long.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub(super) fn open(
         device: &Arc<CudaDevice>,

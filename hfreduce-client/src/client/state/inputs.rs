@@ -1,4 +1,4 @@
-//! Segments for inputs that the sidecar has lent: which there are, and which nobody uses at present.
+//! Segments for inputs: which there are, and which nobody uses at present.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::client::shared::Link;
 const IDLE_LIMIT: usize = 64;
 
 impl State {
-    /// All segments that are lent.
+    /// All input segments.
     pub(super) fn inputs(&self) -> Vec<Handed> {
         let segment = self.inputs.iter().map(|(&number, (bytes, fd))| Handed {
             number,
@@ -22,18 +22,18 @@ impl State {
         segment.collect()
     }
 
-    /// Keeps at most so many answers; what they have lent serves later requests.
+    /// Keeps at most so many answers; their segments serve later requests.
     pub(in crate::client) fn drop_answers(&mut self, kept: usize) {
         while self.answers.len() > kept {
-            if let Some(Ok(lent)) = self.answers.pop_back() {
-                self.keep_idle(lent);
+            if let Some(Ok(input)) = self.answers.pop_back() {
+                self.keep_idle(input);
             }
         }
     }
 
     /// An idle segment that fits and is not much too large.
     pub(in crate::client) fn take_idle(&mut self, bytes: usize) -> Option<InputSegment> {
-        let sizes = self.idle.iter().map(|lent| lent.segment.len());
+        let sizes = self.idle.iter().map(|input| input.segment.len());
         let (at, size) = sizes
             .enumerate()
             .filter(|(_, size)| *size >= bytes)
@@ -42,26 +42,26 @@ impl State {
             .then(|| self.idle.swap_remove(at))
     }
 
-    pub(in crate::client) fn keep_idle(&mut self, lent: InputSegment) {
+    pub(in crate::client) fn keep_idle(&mut self, input: InputSegment) {
         if self.idle.len() >= IDLE_LIMIT {
             let oldest = self.idle.remove(0);
             self.give_back(&oldest);
         }
-        self.idle.push(lent);
+        self.idle.push(input);
     }
 
     /// Gives all idle segments back. Says whether there were any.
     pub(in crate::client) fn free_idle(&mut self) -> bool {
         let idle = std::mem::take(&mut self.idle);
-        idle.iter().for_each(|lent| self.give_back(lent));
+        idle.iter().for_each(|input| self.give_back(input));
         !idle.is_empty()
     }
 
     /// Gives a segment back.
-    pub(in crate::client) fn give_back(&mut self, lent: &InputSegment) {
-        self.inputs.remove(&lent.number);
+    pub(in crate::client) fn give_back(&mut self, input: &InputSegment) {
+        self.inputs.remove(&input.number);
         if self.is_there() {
-            give_back(lent.number, &self.link);
+            give_back(input.number, &self.link);
         }
     }
 }

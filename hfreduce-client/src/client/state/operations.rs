@@ -25,7 +25,7 @@ pub(super) struct InFlight {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) outcome: CallOutcome,
-    /// Which sidecar has told it.
+    /// Which sidecar has delivered it.
     pub(super) life: u64,
     /// Where the result lies, if that sidecar is gone.
     pub(super) view: Option<Arc<Mapped>>,
@@ -35,11 +35,11 @@ pub(super) struct End {
 #[derive(Debug)]
 pub(in crate::client) struct Finished {
     pub(in crate::client) call: Call,
-    /// The input it was lent, and how much of it was used.
+    /// Its input, and how much of it was used.
     pub(in crate::client) input: Option<(InputSegment, usize)>,
     /// Why it failed, or what it left.
     pub(in crate::client) outcome: CallOutcome,
-    /// Which sidecar has told it.
+    /// Which sidecar has delivered it.
     pub(in crate::client) life: u64,
     view: Option<Arc<Mapped>>,
 }
@@ -115,7 +115,7 @@ impl State {
                         || self.members(Some(epoch)).is_none() =>
                 {
                     // Segment and members were announced before the outcome was written.
-                    self.hear();
+                    self.receive();
                 }
                 CallOutcome::Done { .. } | CallOutcome::Failed { .. } => {}
             },
@@ -150,7 +150,7 @@ impl State {
         match finished.view.as_ref().or(now) {
             Some(view) if view.len() as u64 >= bytes => Ok(Some(Arc::clone(view))),
             Some(_) | None => Err(self.lose(format!(
-                "it announced a result of {bytes} bytes in segment {segment}, which it never lent"
+                "it announced a result of {bytes} bytes in segment {segment}, which it never announced"
             ))),
         }
     }
