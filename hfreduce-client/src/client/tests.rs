@@ -264,7 +264,7 @@ fn idle_buffers_make_room_before_a_request_is_refused() {
     drop(client.buffer(900 << 10, PATIENCE).unwrap());
     let small = client.buffer(1 << 10, PATIENCE).unwrap();
     let refused = client.buffer(1 << 20, PATIENCE).unwrap_err().to_string();
-    assert!(refused.contains("are input"), "{refused}");
+    assert!(refused.contains("are given out"), "{refused}");
     drop(small);
     drop(client.buffer(1 << 20, PATIENCE).unwrap());
     loopback.finish(client);
