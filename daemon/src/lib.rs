@@ -8,7 +8,6 @@ pub mod endpoints;
 pub mod errors;
 pub mod logs;
 pub mod metrics;
-pub mod pending;
 pub mod ready;
 pub mod reference;
 pub mod shutdown;

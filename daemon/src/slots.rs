@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::pending::{Pending, PendingTicket};
+use link::pending::{Pending, PendingTicket};
 
 /// So many slots. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use collective::encoding::PAYLOAD_LIMIT_BYTES;
 use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES, Timing};
@@ -92,7 +93,7 @@ pub struct Serve {
     )]
     pub transport: Preference,
     /// Whether each payload over TCP has a checksum.
-    #[arg(long, env = "FIREFLYER_HFREDUCE_CHECKSUM", value_enum, default_value_t)]
+    #[arg(long, env = "FIREFLYER_HFREDUCE_CHECKSUM", default_value = "auto", value_parser = checksum())]
     pub checksum: Checksum,
     /// Which RDMA device is used.
     #[command(flatten)]
@@ -208,7 +209,7 @@ pub struct Bench {
     #[arg(long, value_enum, default_value_t)]
     pub transport: Preference,
     /// Whether each payload over TCP has a checksum.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value = "auto", value_parser = checksum())]
     pub checksum: Checksum,
 }
 
@@ -291,6 +292,20 @@ fn chunk_bytes(text: &str) -> Result<u32, String> {
         .ok_or_else(|| {
             format!("use a multiple of 64 from {MIN_CHUNK_BYTES} to {PAYLOAD_LIMIT_BYTES}")
         })
+}
+
+fn checksum() -> impl TypedValueParser<Value = Checksum> {
+    let values = [
+        PossibleValue::new("auto")
+            .help("Where packets leave the machine, unless a peer has turned it off"),
+        PossibleValue::new("on").help("Always: a peer that has turned it off is refused"),
+        PossibleValue::new("off").help("Never"),
+    ];
+    PossibleValuesParser::new(values).map(|value| match &*value {
+        "on" => Checksum::On,
+        "off" => Checksum::Off,
+        _ => Checksum::Auto,
+    })
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -3,10 +3,9 @@
 use collective::encoding::{self, HEADER_BYTES};
 use collective::machine::{Fence, Frame, MessageId};
 use link::header::Header;
-use link::transport::Transport;
 
 /// A link to another sidecar.
-pub type Link = Box<dyn Transport<FencedFrame>>;
+pub type Link = link::transport::BoxedLink<FencedFrame>;
 
 /// A frame with what fences it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

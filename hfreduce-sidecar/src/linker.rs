@@ -1,123 +1,79 @@
-//! Links that are made during an epoch, to members that no tree of the world joins to this node: groups need them.
+//! Links to other nodes of an epoch, by their ranks.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::dial::Dial;
-use crate::introduce::Credentials;
-use crate::join::Joined;
-use crate::negotiate::Negotiator;
+use collective::membership::encoding::Peer;
+use contract::identity::{Identity, Party};
+use link::connect::{Acceptor, Round};
+
+use crate::frame::{FencedFrame, Link};
 use crate::stop::Stop;
 
-/// Where a new link is handed to.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrivals {
-    sender: Sender<Joined>,
-    /// Notified for a thread that waits elsewhere.
-    wakes: Option<Stop>,
-}
+/// The port where other nodes connect.
+pub(crate) type DataPort = Acceptor<Identity, FencedFrame>;
 
-impl Arrivals {
-    /// For somebody who waits at the other end.
-    pub(crate) fn new(sender: Sender<Joined>) -> Self {
-        let wakes = None;
-        Self { sender, wakes }
-    }
-
-    pub(crate) fn hand(&self, link: Joined) {
-        self.sender.send(link).ok();
-        if let Some(wakes) = &self.wakes {
-            wakes.wake_fd().notify();
-        }
-    }
-}
-
-/// Makes links in one epoch. Its end is that of what it still dials.
+/// Makes links in one epoch, to members that no tree of the world joins to this node: groups need them.
 #[derive(Debug)]
 pub struct Linker {
-    rank: u32,
-    epoch: u64,
-    credentials: Credentials,
-    negotiator: Arc<Negotiator>,
-    /// Of each member.
-    addresses: BTreeMap<usize, SocketAddr>,
-    arrivals: Arrivals,
-    arrived: Receiver<Joined>,
-    over: Arc<AtomicBool>,
+    own: Identity,
+    round: Round<Identity, FencedFrame>,
 }
 
 impl Linker {
-    pub(crate) fn new(
-        rank: u32,
+    /// From here on any of these members may connect.
+    pub(crate) fn new<'a>(
+        port: &DataPort,
+        own: Identity,
         epoch: u64,
-        credentials: Credentials,
-        negotiator: Arc<Negotiator>,
-        addresses: BTreeMap<usize, SocketAddr>,
-        stop: Stop,
+        peers: impl Iterator<Item = &'a Peer>,
+        stop: &Stop,
     ) -> Self {
-        let (sender, arrived) = channel();
-        Self {
-            rank,
-            epoch,
-            credentials,
-            negotiator,
-            addresses,
-            arrivals: Arrivals {
-                sender,
-                wakes: Some(stop),
-            },
-            arrived,
-            over: Arc::default(),
-        }
+        let members = peers.map(|peer| member(own, peer)).collect();
+        let round = port.begin(epoch, members, Some(stop.wake_fd_handle()));
+        Self { own, round }
     }
 
-    /// Where links that others have asked for go to.
-    pub(crate) fn arrivals(&self) -> Arrivals {
-        self.arrivals.clone()
+    /// A link to this member is needed: one with a higher rank is dialled, the others connect by themselves.
+    pub(crate) fn connect(&self, rank: usize) {
+        self.round.connect(self.own.peer(rank as u32));
     }
 
-    /// Members with a lower rank, who dial this one.
-    pub(crate) fn lower(&self) -> impl Iterator<Item = u32> {
-        let ranks = self.addresses.keys().map(|rank| *rank as u32);
-        ranks.filter(|rank| *rank < self.rank)
+    /// Links that were established since the last time.
+    pub(crate) fn established(&self) -> impl Iterator<Item = (usize, Link)> {
+        by_rank(self.round.established())
     }
 
-    /// A link to this member is needed: one with a higher rank is dialled, the others come.
-    pub(crate) fn connect(&self, peer: usize) {
-        let Some(&address) = self.addresses.get(&peer) else {
-            return;
-        };
-        if (peer as u32) < self.rank {
-            return;
-        }
-        Dial {
-            peer,
-            address,
-            epoch: self.epoch,
-            credentials: self.credentials.clone(),
-            over: Arc::clone(&self.over),
-            arrivals: self.arrivals.clone(),
-            negotiator: Arc::clone(&self.negotiator),
-        }
-        .spawn();
-    }
-
-    /// Lets go of memory that only a device keeps.
+    /// Frees memory that only a device keeps.
     pub(crate) fn forget_gone(&self) {
-        self.negotiator.forget_gone();
-    }
-
-    /// Links that stand since the last time.
-    pub(crate) fn arrived(&self) -> impl Iterator<Item = Joined> {
-        self.arrived.try_iter()
+        self.round.forget_gone();
     }
 }
 
-impl Drop for Linker {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-    }
+/// Links to all of these peers; none when `cancelled` says so first.
+pub(crate) fn connect_all<'a>(
+    port: &DataPort,
+    own: Identity,
+    epoch: u64,
+    peers: impl Iterator<Item = &'a Peer>,
+    cancelled: impl Fn() -> bool,
+) -> Option<BTreeMap<usize, Link>> {
+    let members = peers.map(|peer| member(own, peer)).collect();
+    let links = port.begin(epoch, members, None).connect_all(cancelled)?;
+    Some(by_rank(links).collect())
+}
+
+fn member(own: Identity, peer: &Peer) -> (Identity, SocketAddr) {
+    let address = SocketAddr::new(peer.address, peer.port);
+    (own.peer(peer.rank), address)
+}
+
+fn by_rank(
+    links: impl IntoIterator<Item = (Identity, Link)>,
+) -> impl Iterator<Item = (usize, Link)> {
+    let links = links.into_iter();
+    links.filter_map(|(identity, link)| match identity.party {
+        Party::Sidecar { rank } => Some((rank as usize, link)),
+        Party::Operator => None,
+    })
 }

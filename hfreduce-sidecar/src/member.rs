@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use collective::DoubleTree;
 use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
 use collective::membership::encoding::Peer;
-use link::handshake::{Identity, JobId, Key, Party};
+use contract::identity::{Identity, JobId, Party};
+use link::connect::Credentials;
+use link::handshake::Key;
 use topology::OnPeerLoss;
 
 use crate::background::Before;
-use crate::introduce::Credentials;
 use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Places;
 
@@ -39,14 +40,19 @@ pub struct Member {
 }
 
 impl Member {
-    /// What proves it to the others.
-    pub fn credentials(&self) -> Credentials {
+    /// Who it is to the others.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            job: self.job,
+            attempt: self.attempt,
+            party: Party::Sidecar { rank: self.rank },
+        }
+    }
+
+    /// What proves it to them.
+    pub fn credentials(&self) -> Credentials<Identity> {
         Credentials {
-            identity: Identity {
-                job: self.job,
-                attempt: self.attempt,
-                party: Party::Sidecar { rank: self.rank },
-            },
+            identity: self.identity(),
             key: self.key.clone(),
         }
     }

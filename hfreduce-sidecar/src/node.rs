@@ -2,9 +2,9 @@
 //! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
 //! benches and tests without a cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +17,7 @@ use collective::{DoubleTree, Layout};
 use contract::run_dir::{self, Roster, RosterNode};
 use daemon::{Gate, Readiness};
 use hfreduce_client::attach::{self, Listener};
+use link::connect::Acceptor;
 use topology::OnPeerLoss;
 use tracing::{info, warn};
 
@@ -25,10 +26,10 @@ use crate::engine::{self, Engine, EngineCommand, Epoch, Notice};
 use crate::follow::Follower;
 use crate::frame::Link;
 use crate::inspect::{Inspector, Snapshots};
-use crate::join::Acceptor;
+use crate::linker::{self, DataPort, Linker};
 use crate::member::{Member, MemberOptions, RosterSource};
 use crate::metrics::Metrics;
-use crate::negotiate::Negotiator;
+use crate::negotiate;
 use crate::rendezvous::{LEAVE_LIMIT, Rendezvous, Reporter, StreamSetup};
 use crate::stop::Stop;
 
@@ -87,7 +88,7 @@ pub enum Error {
 pub struct SidecarNode {
     pub(crate) member: Member,
     options: MemberOptions,
-    acceptor: Acceptor,
+    data_port: DataPort,
     joined: Gate,
     /// Where operations wait for a sidecar that takes this one's place.
     welcomed: Option<AttachedRanks>,
@@ -134,17 +135,21 @@ impl SidecarNode {
         };
         let (inspector, snapshots) = Inspector::new();
         let credentials = member.credentials();
-        let negotiator = Negotiator::open(&options);
-        let acceptor = Acceptor::open(listener, credentials, negotiator, metrics.clone()).map_err(
-            |source| Error::System {
-                doing: "open the data port",
-                source,
-            },
-        )?;
+        let refused = metrics.refused_connections.clone();
+        let data_port = Acceptor::open(
+            listener,
+            credentials,
+            negotiate::open(&options),
+            move || refused.inc(),
+        )
+        .map_err(|source| Error::System {
+            doing: "open the data port",
+            source,
+        })?;
         Ok(Self {
             member,
             options,
-            acceptor,
+            data_port,
             joined: readiness.gate("the gang"),
             welcomed,
             metrics,
@@ -179,7 +184,7 @@ impl SidecarNode {
                     service,
                     credentials: self.member.credentials(),
                     address,
-                    port: self.acceptor.address().port(),
+                    port: self.data_port.address().port(),
                     run_dir: self.options.run_dir.clone(),
                 };
                 let rendezvous =
@@ -218,17 +223,16 @@ impl SidecarNode {
             )));
         };
         let trees = self.member.trees(&members);
-        let tree_peers = trees
-            .tree_peers(own)
-            .into_iter()
-            .filter_map(|node| {
-                let peer = peers.get(node)?;
-                Some((peer.rank as usize, SocketAddr::new(peer.address, peer.port)))
-            })
-            .collect();
-        self.acceptor.expect(peers.iter().map(|peer| peer.address));
+        let tree_peers: BTreeSet<usize> = trees.tree_peers(own).into_iter().collect();
+        let is_linked = |(node, _): &(usize, &Peer)| tree_peers.contains(node);
+        let (linked, others): (Vec<_>, Vec<_>) = peers.iter().enumerate().partition(is_linked);
+        let linked = linked.into_iter().map(|(_, peer)| peer);
+        let others = others.into_iter().map(|(_, peer)| peer);
+        let port = &self.data_port;
+        port.expect(peers.iter().map(|peer| peer.address));
+        let own_identity = self.member.identity();
         let cancelled = || self.stop.is_asked() || replaced();
-        let Some(links) = self.acceptor.connect(epoch, &tree_peers, cancelled) else {
+        let Some(links) = linker::connect_all(port, own_identity, epoch, linked, cancelled) else {
             return Ok(None);
         };
         for (rank, link) in &links {
@@ -247,17 +251,8 @@ impl SidecarNode {
             .of_members(&all)
             .ok_or_else(|| Error::Roster("it lists no nodes".to_owned()))?;
         let config = self.config(epoch, own, layout, trees);
-        // Neighbours are linked already, and refused when they come again.
-        let others = peers
-            .iter()
-            .filter(|peer| !tree_peers.contains_key(&(peer.rank as usize)));
-        let addresses = others
-            .map(|peer| {
-                let address = SocketAddr::new(peer.address, peer.port);
-                (peer.rank as usize, address)
-            })
-            .collect();
-        let linker = self.acceptor.linker(epoch, addresses, self.stop.clone());
+        // Who is linked already is refused when it connects again.
+        let linker = Linker::new(port, own_identity, epoch, others, &self.stop);
         Ok(Some(Joined {
             epoch,
             peers,
@@ -265,7 +260,7 @@ impl SidecarNode {
                 config,
                 members,
                 links,
-                linker,
+                linker: Some(linker),
                 resume,
             },
         }))

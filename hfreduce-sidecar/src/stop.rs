@@ -36,4 +36,9 @@ impl Stop {
     pub fn wake_fd(&self) -> &WakeFd {
         &self.wake_fd
     }
+
+    /// The same, for others who want to wake those threads.
+    pub(crate) fn wake_fd_handle(&self) -> Arc<WakeFd> {
+        Arc::clone(&self.wake_fd)
+    }
 }

@@ -15,12 +15,13 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contract::identity::{Identity, JobId, Party};
 use gang::grouped::call_sum_in;
 use gang::{Gang, PATIENCE, f32s, filled, run, sum, to_f32s, wait_until_some};
 use hfreduce_client::attach::{AttachChannel, ClientMessage, RestoredGroup, SidecarAnswer};
 use hfreduce_client::client::{CallTicket, Client, Error, Group};
 use hfreduce_client::entry::{SegmentRange, Submission};
-use link::handshake::{Identity, Initiator, JobId, NONCE_BYTES, Party};
+use link::handshake::{Initiator, NONCE_BYTES};
 use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
 use link::wake_fd::WakeFd;

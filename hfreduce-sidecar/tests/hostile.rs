@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use collective::membership::Break;
+use contract::identity::{Identity, JobId, Party};
 use gang::descriptors::allow_descriptors;
 use gang::processes::{Sidecars, loopback};
 use gang::restarted::Restarted;
@@ -21,8 +22,8 @@ use hfreduce_client::Call;
 use hfreduce_client::attach::{AttachChannel, ClientMessage, RestoredGroup, SidecarAnswer};
 use hfreduce_client::client::Client;
 use hfreduce_client::entry::{FailureKind, SegmentRange, Submission};
-use hfreduce_sidecar::introduce::{Credentials, initiate};
-use link::handshake::{Identity, JobId, Key, Party};
+use link::connect::{Credentials, initiate};
+use link::handshake::Key;
 use link::ring::{SUBMISSION_WORDS, WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
 use link::wake_fd::WakeFd;

@@ -169,7 +169,7 @@ fn devices_that_do_not_reach_each_other_leave_the_gang_on_tcp_and_the_log_says_w
     let (gang, clients) = start();
     assert_eq!(links(&gang), ["tcp"]);
     sums_are_right(&clients, &[1000]);
-    let why = "no RDMA with this neighbour: TCP is used";
+    let why = "no RDMA with this peer: TCP is used";
     assert!(
         (0..4).any(|rank| gang.log(rank).contains(why)),
         "{}",

@@ -1,11 +1,43 @@
-//! Mutual authentication by the attempt's key, without IO: three messages of fixed size, in each
-//! direction a proof over everything said before. Used by sidecars towards the operator and towards
-//! each other. Nonces come from the caller, who must never use one twice. The channel that follows is
-//! trusted as the pod network is; frames are fenced by (attempt, epoch), not signed one by one.
+//! Mutual authentication by a shared key, without IO: three messages of fixed size, in each direction a proof over
+//! everything said before. Nonces come from the caller, who must never use one twice. The channel that follows is
+//! trusted as the pod network is; a protocol fences its frames, and does not sign them one by one.
 
-use crate::identity::IDENTITY_BYTES;
-pub use crate::identity::{Identity, JobId, Party};
+use std::fmt;
+
 pub use crate::key::{KEY_BYTES, Key};
+
+/// Bytes of an identity's realm. Two sides of different realms refuse each other.
+pub const REALM_BYTES: usize = 20;
+/// Bytes of an identity: its realm, and the party in it.
+pub const IDENTITY_BYTES: usize = REALM_BYTES + 4;
+
+/// Who a side is: [`IDENTITY_BYTES`] bytes that mean something to the protocol, and nothing here. Verified once the
+/// handshake ended, a mere claim before.
+pub trait PeerIdentity:
+    Copy
+    + Ord
+    + fmt::Debug
+    + fmt::Display
+    + Send
+    + Sync
+    + 'static
+    + From<[u8; IDENTITY_BYTES]>
+    + Into<[u8; IDENTITY_BYTES]>
+{
+}
+
+impl<I> PeerIdentity for I where
+    I: Copy
+        + Ord
+        + fmt::Debug
+        + fmt::Display
+        + Send
+        + Sync
+        + 'static
+        + From<[u8; IDENTITY_BYTES]>
+        + Into<[u8; IDENTITY_BYTES]>
+{
+}
 
 /// Bytes of the initiator's first message.
 pub const HELLO_BYTES: usize = PREFIX_BYTES + IDENTITY_BYTES + NONCE_BYTES;
@@ -23,7 +55,7 @@ const PREFIX_BYTES: usize = MAGIC.len() + 2;
 
 /// Why the other side was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum Error<I: PeerIdentity> {
     /// Something else dialled.
     #[error("failed to authenticate the peer: it does not speak our protocol")]
     Magic,
@@ -33,39 +65,35 @@ pub enum Error {
         /// The version it speaks.
         theirs: u16,
     },
-    /// It answers for another job or attempt.
+    /// It is of another realm.
     #[error("failed to authenticate the peer: it is {theirs}, this side expects {ours}")]
-    Attempt {
+    Realm {
         /// What it says it is.
-        theirs: Identity,
+        theirs: I,
         /// What this side is.
-        ours: Identity,
+        ours: I,
     },
-    /// It does not hold the attempt's key.
-    #[error("failed to authenticate {theirs}: it does not hold the attempt's key")]
+    /// It does not hold the key.
+    #[error("failed to authenticate {theirs}: it does not hold the same key")]
     Proof {
         /// What it says it is.
-        theirs: Identity,
+        theirs: I,
     },
 }
 
 /// The side that dialled.
 #[derive(Debug)]
-pub struct Initiator {
+pub struct Initiator<I> {
     key: Key,
-    identity: Identity,
+    identity: I,
     hello: [u8; HELLO_BYTES],
 }
 
-impl Initiator {
+impl<I: PeerIdentity> Initiator<I> {
     /// Starts: send the bytes, then read `CHALLENGE_BYTES`.
-    pub fn new(
-        key: Key,
-        identity: Identity,
-        nonce: [u8; NONCE_BYTES],
-    ) -> (Self, [u8; HELLO_BYTES]) {
+    pub fn new(key: Key, identity: I, nonce: [u8; NONCE_BYTES]) -> (Self, [u8; HELLO_BYTES]) {
         let mut hello = [0; HELLO_BYTES];
-        introduce(&mut hello, &identity, &nonce);
+        introduce(&mut hello, identity, &nonce);
         let initiator = Self {
             key,
             identity,
@@ -78,14 +106,12 @@ impl Initiator {
     pub fn finish(
         self,
         challenge: &[u8; CHALLENGE_BYTES],
-    ) -> Result<(Identity, [u8; PROOF_BYTES]), Error> {
+    ) -> Result<(I, [u8; PROOF_BYTES]), Error<I>> {
         let (said, proof) = challenge.split_at(CHALLENGE_BYTES - PROOF_BYTES);
         let theirs = introduced(said)?;
-        if (theirs.job, theirs.attempt) != (self.identity.job, self.identity.attempt) {
-            return Err(Error::Attempt {
-                theirs,
-                ours: self.identity,
-            });
+        let ours = self.identity;
+        if realm(theirs) != realm(ours) {
+            return Err(Error::Realm { theirs, ours });
         }
         let parts: [&[u8]; 3] = [b"responder", &self.hello, said];
         if !self.key.verify(&parts, proof) {
@@ -98,14 +124,14 @@ impl Initiator {
 
 /// The side that was dialled, having read `HELLO_BYTES`: it looks the key up by the claim.
 #[derive(Debug)]
-pub struct Responder {
-    claim: Identity,
+pub struct Responder<I> {
+    claim: I,
     hello: [u8; HELLO_BYTES],
 }
 
-impl Responder {
+impl<I: PeerIdentity> Responder<I> {
     /// Reads the first message.
-    pub fn new(hello: &[u8; HELLO_BYTES]) -> Result<Self, Error> {
+    pub fn new(hello: &[u8; HELLO_BYTES]) -> Result<Self, Error<I>> {
         let claim = introduced(hello)?;
         Ok(Self {
             claim,
@@ -114,7 +140,7 @@ impl Responder {
     }
 
     /// Who the peer says it is: good for finding its key, for nothing else yet.
-    pub fn claim(&self) -> Identity {
+    pub fn claim(&self) -> I {
         self.claim
     }
 
@@ -122,18 +148,16 @@ impl Responder {
     pub fn challenge(
         self,
         key: Key,
-        identity: Identity,
+        identity: I,
         nonce: [u8; NONCE_BYTES],
-    ) -> Result<(Challenged, [u8; CHALLENGE_BYTES]), Error> {
-        if (self.claim.job, self.claim.attempt) != (identity.job, identity.attempt) {
-            return Err(Error::Attempt {
-                theirs: self.claim,
-                ours: identity,
-            });
+    ) -> Result<(Challenged<I>, [u8; CHALLENGE_BYTES]), Error<I>> {
+        let (theirs, ours) = (self.claim, identity);
+        if realm(theirs) != realm(ours) {
+            return Err(Error::Realm { theirs, ours });
         }
         let mut challenge = [0; CHALLENGE_BYTES];
         let (said, proof) = challenge.split_at_mut(CHALLENGE_BYTES - PROOF_BYTES);
-        introduce(said, &identity, &nonce);
+        introduce(said, identity, &nonce);
         proof.copy_from_slice(&key.sign(&[b"responder", &self.hello, said]));
         let challenged = Challenged {
             responder: self,
@@ -146,15 +170,15 @@ impl Responder {
 
 /// The side that was dialled, waiting for the proof.
 #[derive(Debug)]
-pub struct Challenged {
-    responder: Responder,
+pub struct Challenged<I> {
+    responder: Responder<I>,
     key: Key,
     challenge: [u8; CHALLENGE_BYTES],
 }
 
-impl Challenged {
+impl<I: PeerIdentity> Challenged<I> {
     /// Verifies the proof: the peer is who the identity says.
-    pub fn finish(self, proof: &[u8; PROOF_BYTES]) -> Result<Identity, Error> {
+    pub fn finish(self, proof: &[u8; PROOF_BYTES]) -> Result<I, Error<I>> {
         let Responder { claim, hello } = self.responder;
         let parts: [&[u8]; 3] = [b"initiator", &hello, &self.challenge];
         if self.key.verify(&parts, proof) {
@@ -165,22 +189,28 @@ impl Challenged {
     }
 }
 
-fn introduce(bytes: &mut [u8], identity: &Identity, nonce: &[u8; NONCE_BYTES]) {
+fn realm<I: PeerIdentity>(identity: I) -> [u8; REALM_BYTES] {
+    let [realm @ .., _, _, _, _] = identity.into();
+    realm
+}
+
+fn introduce<I: PeerIdentity>(bytes: &mut [u8], identity: I, nonce: &[u8; NONCE_BYTES]) {
     let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
     prefix[..MAGIC.len()].copy_from_slice(&MAGIC);
     prefix[MAGIC.len()..].copy_from_slice(&VERSION.to_le_bytes());
-    rest[..IDENTITY_BYTES].copy_from_slice(&identity.encode());
+    rest[..IDENTITY_BYTES].copy_from_slice(&identity.into());
     rest[IDENTITY_BYTES..].copy_from_slice(nonce);
 }
 
-fn introduced(bytes: &[u8]) -> Result<Identity, Error> {
+fn introduced<I: PeerIdentity>(bytes: &[u8]) -> Result<I, Error<I>> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(Error::Magic)?;
     let (version, rest) = rest.split_first_chunk::<2>().ok_or(Error::Magic)?;
     let theirs = u16::from_le_bytes(*version);
     if theirs != VERSION {
         return Err(Error::Version { theirs });
     }
-    rest.first_chunk().map(Identity::decode).ok_or(Error::Magic)
+    let said: Option<&[u8; IDENTITY_BYTES]> = rest.first_chunk();
+    said.map(|said| I::from(*said)).ok_or(Error::Magic)
 }
 
 #[cfg(test)]
@@ -188,32 +218,33 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::toy::Player;
 
     const KEY: [u8; KEY_BYTES] = [7; KEY_BYTES];
 
-    fn sidecar(rank: u32) -> Identity {
-        Identity {
-            job: JobId::new("uid-1"),
-            attempt: 3,
-            party: Party::Sidecar { rank },
-        }
+    /// As HFReduce's identities are encoded: job and attempt, then the rank or who is none.
+    fn player(party: [u8; 4]) -> Player {
+        let mut bytes = *b"JI\xac\xf8\xa6\xbdrw(I]\x1eT\x1a\x84\x08\x03\0\0\0____";
+        bytes[REALM_BYTES..].copy_from_slice(&party);
+        Player::from(bytes)
     }
 
-    fn operator() -> Identity {
-        Identity {
-            party: Party::Operator,
-            ..sidecar(0)
-        }
+    fn dials() -> Player {
+        player([5, 0, 0, 0])
+    }
+
+    fn answers() -> Player {
+        player([0xff; 4])
     }
 
     /// Runs a handshake whose bytes pass through `tamper`, numbered by message.
     fn shake(
         initiator_key: [u8; KEY_BYTES],
-        responder_identity: Identity,
+        responder_identity: Player,
         tamper: impl Fn(usize, &mut [u8]),
-    ) -> (Result<Identity, Error>, Result<Identity, Error>) {
+    ) -> (Result<Player, Error<Player>>, Result<Player, Error<Player>>) {
         let (initiator, mut hello) =
-            Initiator::new(Key::new(initiator_key), sidecar(5), [1; NONCE_BYTES]);
+            Initiator::new(Key::new(initiator_key), dials(), [1; NONCE_BYTES]);
         tamper(0, &mut hello);
         let challenged = Responder::new(&hello).and_then(|responder| {
             responder.challenge(Key::new(KEY), responder_identity, [2; NONCE_BYTES])
@@ -233,9 +264,9 @@ mod tests {
 
     #[test]
     fn both_sides_learn_who_the_other_is() {
-        let (responder, initiator) = shake(KEY, operator(), |_, _| {});
-        assert_eq!(responder, Ok(operator()));
-        assert_eq!(initiator, Ok(sidecar(5)));
+        let (responder, initiator) = shake(KEY, answers(), |_, _| {});
+        assert_eq!(responder, Ok(answers()));
+        assert_eq!(initiator, Ok(dials()));
     }
 
     /// Whoever changes these bytes shuts releases out that run beside this one, and has to raise the version.
@@ -249,10 +280,10 @@ mod tests {
             lines.collect()
         };
         let said = std::cell::RefCell::new(String::new());
-        let both = shake(KEY, operator(), |_, bytes| {
+        let both = shake(KEY, answers(), |_, bytes| {
             said.borrow_mut().push_str(&hex(bytes));
         });
-        assert_eq!(both, (Ok(operator()), Ok(sidecar(5))));
+        assert_eq!(both, (Ok(answers()), Ok(dials())));
         let (hello, challenge, proof) = (
             "\
              46464c59485301004a49acf8a6bd727728495d1e541a84080300000005000000\n\
@@ -271,24 +302,19 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_and_a_stale_attempt_are_refused_by_name() {
-        let (refused, _) = shake([8; KEY_BYTES], operator(), |_, _| {});
-        assert_eq!(refused, Err(Error::Proof { theirs: operator() }));
-        let newer = Identity {
-            attempt: 4,
-            ..operator()
-        };
-        let (_, refused) = shake(KEY, newer, |_, _| {});
+    fn a_wrong_key_and_another_realm_are_refused_by_name() {
+        let (refused, _) = shake([8; KEY_BYTES], answers(), |_, _| {});
+        assert_eq!(refused, Err(Error::Proof { theirs: answers() }));
+        let elsewhere = answers().elsewhere();
+        let (_, refused) = shake(KEY, elsewhere, |_, _| {});
         let text = refused.unwrap_err().to_string();
-        assert!(
-            text.contains("attempt 3") && text.contains("attempt 4"),
-            "{text}"
-        );
+        let both = [dials(), elsewhere].map(|player| player.to_string());
+        assert!(both.iter().all(|player| text.contains(player)), "{text}");
     }
 
     #[test]
     fn another_version_is_named() {
-        let (_, refused) = shake(KEY, operator(), |message, bytes| {
+        let (_, refused) = shake(KEY, answers(), |message, bytes| {
             if message == 0 {
                 bytes[MAGIC.len()] = 9;
             }
@@ -320,7 +346,7 @@ mod tests {
             place in any::<prop::sample::Index>(),
             flip in 1u8..,
         ) {
-            let (responder, initiator) = shake(KEY, operator(), |number, bytes| {
+            let (responder, initiator) = shake(KEY, answers(), |number, bytes| {
                 if number == message {
                     bytes[place.index(bytes.len())] ^= flip;
                 }

@@ -1,4 +1,4 @@
-//! The attempt's key and what is signed with it.
+//! A shared key and what is signed with it.
 
 use std::fmt;
 
@@ -7,26 +7,25 @@ use sha2::Sha256;
 
 use crate::handshake::PROOF_BYTES;
 
-/// Bytes of the attempt's key.
+/// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// The secret of an attempt. It is not printed, and compared only inside a proof.
+/// A secret that the members of a realm share. It is not printed, and compared only inside a proof.
 #[derive(Clone)]
 pub struct Key([u8; KEY_BYTES]);
 
 impl Key {
-    /// A key as it lies in the attempt's Secret.
+    /// A key as it is stored.
     pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The key of an attempt: the operator's master secret over `<job uid>/<attempt>`, so that every
-    /// leader can recompute every key and none has to read the users' Secrets.
-    pub fn derive(master: &[u8], job_uid: &str, attempt: u32) -> Self {
-        Self(sign(master, &[format!("{job_uid}/{attempt}").as_bytes()]))
+    /// The key of `<name>/<number>` under a master secret, whose holders can recompute each key.
+    pub fn derive(master: &[u8], name: &str, number: u32) -> Self {
+        Self(sign(master, &[format!("{name}/{number}").as_bytes()]))
     }
 
-    /// The bytes, to be stored in the attempt's Secret.
+    /// The bytes, to be stored.
     pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }

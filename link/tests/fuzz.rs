@@ -2,10 +2,15 @@
 //! `cargo xtask fuzz handshakes --minutes M` goes on for longer.
 
 use link::handshake::{
-    CHALLENGE_BYTES, HELLO_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES,
-    PROOF_BYTES, Party, Responder,
+    CHALLENGE_BYTES, HELLO_BYTES, Initiator, KEY_BYTES, Key, NONCE_BYTES, PROOF_BYTES, Responder,
 };
 use sim::{Rng, damage, explore};
+
+#[path = "toy/mod.rs"]
+#[expect(dead_code, reason = "the fuzzer sends no frames")]
+mod toy;
+
+use toy::Player;
 
 type Messages = ([u8; HELLO_BYTES], [u8; CHALLENGE_BYTES], [u8; PROOF_BYTES]);
 
@@ -13,16 +18,8 @@ fn bytes<const N: usize>(rng: &mut Rng) -> [u8; N] {
     std::array::from_fn(|_| rng.next_u64() as u8)
 }
 
-fn identity(rng: &mut Rng, rank: u32) -> Identity {
-    Identity {
-        job: JobId::new("job"),
-        attempt: 3,
-        party: if rng.chance(1, 4) {
-            Party::Operator
-        } else {
-            Party::Sidecar { rank }
-        },
-    }
+fn player(rng: &mut Rng) -> Player {
+    Player::new(rng.next_u64() as u32)
 }
 
 /// Two sides, one of whose messages, or none, is changed on its way. Whom each has accepted, and what went over the wire.
@@ -30,8 +27,8 @@ fn meet(
     rng: &mut Rng,
     key: &Key,
     change: &mut dyn FnMut(usize, &mut [u8]),
-) -> (Option<Identity>, Option<Identity>, Messages) {
-    let (dials, answers) = (identity(rng, 1), identity(rng, 2));
+) -> (Option<Player>, Option<Player>, Messages) {
+    let (dials, answers) = (player(rng), player(rng));
     let nonce: [u8; NONCE_BYTES] = bytes(rng);
     let (initiator, mut hello) = Initiator::new(key.clone(), dials, nonce);
     change(0, &mut hello);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use contract::identity::JobId;
 use crds::{Fabric, TrainingJob};
 use kube::ResourceExt;
-use link::handshake::JobId;
 use scheduler::JobKey;
 use tokio::sync::{Notify, watch};
 

@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use collective::membership::encoding::{Features, ToOperator, encode};
 use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
-use link::handshake::{
-    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
-};
+use contract::identity::{Identity, JobId, Party};
+use link::handshake::{CHALLENGE_BYTES, Initiator, KEY_BYTES, Key, NONCE_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use collective::membership::encoding::Peer;
+use contract::identity::JobId;
 use contract::run_dir;
 use daemon::Readiness;
 use hfreduce_client::client::Client;
 use hfreduce_client::{DType, Numerics};
-use link::handshake::{JobId, Key};
+use link::handshake::Key;
 use topology::OnPeerLoss;
 
 use super::PATIENCE;

@@ -139,7 +139,7 @@ impl Engine {
         let (park, members) = (&self.poller, &self.members);
         for (peer, watched) in
             self.links
-                .take_arrived(ends, park, members, self.telemetry.metrics())
+                .take_established(ends, park, members, self.telemetry.metrics())
         {
             if let Err(error) = watched {
                 error!(%error, node = self.members.rank_of(peer), "failed to poll a link");

@@ -206,17 +206,17 @@ impl Links {
         }
     }
 
-    /// Takes the links that stand since, unless the epoch ends: for each member whether it could be watched.
-    pub(super) fn take_arrived(
+    /// Takes the links that were established since, unless the epoch ends: for each member whether it could be watched.
+    pub(super) fn take_established(
         &mut self,
         ends: bool,
         poller: &Poller,
         members: &Members,
         metrics: &Metrics,
     ) -> Vec<(usize, rustix::io::Result<()>)> {
-        let arrived: Vec<_> = self.linker.iter().flat_map(Linker::arrived).collect();
+        let established: Vec<_> = self.linker.iter().flat_map(Linker::established).collect();
         let mut taken = Vec::new();
-        for (rank, link) in arrived {
+        for (rank, link) in established {
             let Some(peer) = members
                 .place_of(rank)
                 .filter(|peer| !ends && !self.has(*peer))

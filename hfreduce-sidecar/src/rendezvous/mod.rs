@@ -17,9 +17,10 @@ use collective::membership::Reach;
 use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::Peer;
 use collective::recovery::{self, Resume};
+use contract::identity::Identity;
+use link::connect::Credentials;
 use link::wake_fd::WakeFd;
 
-use crate::introduce::Credentials;
 use crate::metrics::Metrics;
 use stream::Stream;
 
@@ -137,7 +138,7 @@ pub struct StreamSetup {
     /// The operator's service.
     pub service: String,
     /// Who this node is.
-    pub credentials: Credentials,
+    pub credentials: Credentials<Identity>,
     /// Where peers reach this node.
     pub address: IpAddr,
     /// At which port.
@@ -202,7 +203,8 @@ impl Rendezvous {
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
-    use link::handshake::{Identity, JobId, Key, Party};
+    use contract::identity::{Identity, JobId, Party};
+    use link::handshake::Key;
 
     use super::*;
 

@@ -11,15 +11,15 @@ use collective::membership::encoding::{
     self as rendezvous, Decoder, Features, ToOperator, ToSidecar,
 };
 use collective::membership::{Progress, SuspicionReason as SuspectReason};
+use contract::identity::{Identity, Party};
 use contract::run_dir;
-use link::handshake::Party;
+use link::connect;
 use link::wake_fd::WakeFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tracing::{debug, info, warn};
 
 use super::{NodeReport, Order, StoppedNode, StreamSetup};
-use crate::introduce;
 use crate::metrics::Metrics;
 
 /// Pauses between two tries to reach the operator.
@@ -41,9 +41,9 @@ pub(super) enum End {
     #[error("failed to resolve the address of the rendezvous service")]
     Address,
     #[error(transparent)]
-    Introduction(#[from] introduce::Error),
+    Introduction(#[from] connect::Error<Identity>),
     #[error("somebody else answers: {0}")]
-    Somebody(link::handshake::Identity),
+    Somebody(Identity),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -206,7 +206,7 @@ impl Stream {
         stream.set_nodelay(true)?;
         set_tcp_user_timeout(&stream, ACKNOWLEDGED_WITHIN.as_millis() as u32)
             .map_err(io::Error::from)?;
-        let theirs = introduce::initiate(&mut stream, &self.setup.credentials)?;
+        let theirs = connect::initiate(&mut stream, &self.setup.credentials)?;
         if theirs.party != Party::Operator {
             return Err(End::Somebody(theirs));
         }

@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use collective::membership::encoding::Peer;
+use contract::identity::JobId;
 use hfreduce_client::client::{Client, Error, InputBuffer, Output};
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, ReduceOp};
@@ -25,7 +26,7 @@ use hfreduce_sidecar::member::{Member, MemberLocation, MemberOptions, RosterSour
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, SidecarNode};
 use hfreduce_sidecar::stop::Stop;
-use link::handshake::{JobId, Key};
+use link::handshake::Key;
 use topology::OnPeerLoss;
 
 /// Longer than anything takes here; what must be fast asserts its own time.

@@ -16,9 +16,10 @@ use collective::membership::encoding::ToOperator;
 use contract::assignment::{
     ALGORITHM, AssignedNode, Assignment, JobRef, PEER_LOSS_SECONDS, VERSION,
 };
+use contract::identity::{Identity, JobId, Party};
 use hfreduce_client::client::Client;
 use hfreduce_client::{Call, DType, ReduceOp};
-use link::handshake::{self, Identity, JobId, Key, Party, Responder};
+use link::handshake::{self, Key, Responder};
 use rustix::process::Signal;
 use topology::OnPeerLoss;
 

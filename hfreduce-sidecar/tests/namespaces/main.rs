@@ -21,15 +21,16 @@ use std::time::{Duration, Instant};
 
 use collective::DoubleTree;
 use collective::machine::Timing;
+use contract::identity::{Identity, JobId, Party};
 use gang::limits::{self, KILLED, NAMED};
 use gang::processes::{RankSlot, Sidecars, get, suspects};
 use gang::{PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
 use hfreduce_client::client::{Client, Output};
 use hfreduce_client::entry::FailureKind;
-use hfreduce_sidecar::introduce::Credentials;
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::rendezvous::{Rendezvous, StreamSetup};
-use link::handshake::{HELLO_BYTES, Identity, JobId, Key, PROOF_BYTES, Party, Responder};
+use link::connect::Credentials;
+use link::handshake::{HELLO_BYTES, Key, PROOF_BYTES, Responder};
 use network::{Network, address, missing, missing_throttle};
 use rustix::process::Signal;
 use serde_json::Value;

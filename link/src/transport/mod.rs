@@ -85,6 +85,9 @@ pub enum Received<H> {
     Nothing,
 }
 
+/// A link to a peer, over whichever transport.
+pub type BoxedLink<H> = Box<dyn Transport<H>>;
+
 /// A link to a neighbour.
 pub trait Transport<H: Header>: fmt::Debug + Send {
     /// How it is called in logs and metrics.

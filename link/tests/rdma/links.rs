@@ -23,7 +23,7 @@ const SHAPE: Shape = Shape {
     places: 8,
 };
 
-fn adapter(library: &Arc<VerbsLibrary>, device: &str) -> Arc<Adapter> {
+pub(crate) fn adapter(library: &Arc<VerbsLibrary>, device: &str) -> Arc<Adapter> {
     adapter_with(library, device, |error| panic!("{error}"))
 }
 
@@ -69,7 +69,7 @@ fn links(fake: &Fake) -> [Verbs<Toy>; 2] {
     link([&adapters[0], &adapters[1]])
 }
 
-fn block(content: &[u8]) -> Arc<Block> {
+pub(crate) fn block(content: &[u8]) -> Arc<Block> {
     let block = Block::new(Segment::create("test", content.len(), Writers::Creator).unwrap());
     let mut whole = block.write(0..content.len()).unwrap();
     whole.copy_from_slice(content);

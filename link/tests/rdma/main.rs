@@ -10,6 +10,7 @@ mod devices;
 mod fake;
 mod links;
 mod nodes;
+mod protocol;
 mod stand_in;
 #[path = "../toy/mod.rs"]
 mod toy;

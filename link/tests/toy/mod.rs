@@ -1,6 +1,55 @@
-//! The header of a protocol that exists for tests: one number, a payload, and how that is taken.
+//! A protocol that exists for tests: who its members are, and a header with one number, a payload, and how that is taken.
+//! It needs no more than this to get links over TCP and RDMA, checksums and authentication: see `tests/rdma/protocol.rs`.
 
+use std::fmt;
+
+use link::handshake::{IDENTITY_BYTES, REALM_BYTES};
 use link::header::Header;
+
+/// A member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Player {
+    game: [u8; REALM_BYTES],
+    number: [u8; 4],
+}
+
+impl Player {
+    /// The one with this number, in the game that tests play.
+    pub(crate) const fn new(number: u32) -> Self {
+        let (game, number) = (*b"the game of the test", number.to_be_bytes());
+        Self { game, number }
+    }
+
+    /// The same one in another game.
+    pub(crate) const fn elsewhere(self) -> Self {
+        let game = *b"some other game here";
+        Self { game, ..self }
+    }
+}
+
+impl fmt::Display for Player {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let game = String::from_utf8_lossy(&self.game);
+        write!(f, "player {} of {game}", u32::from_be_bytes(self.number))
+    }
+}
+
+impl From<Player> for [u8; IDENTITY_BYTES] {
+    fn from(player: Player) -> Self {
+        let mut bytes = [0; IDENTITY_BYTES];
+        bytes[..REALM_BYTES].copy_from_slice(&player.game);
+        bytes[REALM_BYTES..].copy_from_slice(&player.number);
+        bytes
+    }
+}
+
+impl From<[u8; IDENTITY_BYTES]> for Player {
+    fn from(bytes: [u8; IDENTITY_BYTES]) -> Self {
+        let [game @ .., a, b, c, d] = bytes;
+        let number = [a, b, c, d];
+        Self { game, number }
+    }
+}
 
 /// How a frame is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use collective::membership::RecoveryPolicy;
+use contract::identity::JobId;
 use crds::training_job::{FailurePolicy, Phase, TrainingJob};
-use link::handshake::{JobId, Key};
+use link::handshake::Key;
 use scheduler::JobKey;
 use topology::NodeName;
 

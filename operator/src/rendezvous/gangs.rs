@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use collective::membership::{Commit, Connection, MembershipEffect, MembershipEvent};
-use link::handshake::JobId;
+use contract::identity::JobId;
 use scheduler::{Gone, JobKey, Stuck, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;

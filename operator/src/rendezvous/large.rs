@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use link::handshake::{Identity, JobId};
+use contract::identity::{Identity, JobId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of all.
@@ -81,8 +81,8 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use collective::membership::encoding::FRAME_LIMIT_BYTES;
+    use contract::identity::Party;
     use futures::FutureExt;
-    use link::handshake::Party;
 
     use super::*;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use link::handshake::{Identity, JobId, Party};
+use contract::identity::{Identity, JobId, Party};
 use tokio_util::sync::CancellationToken;
 
 /// Job, attempt and rank.

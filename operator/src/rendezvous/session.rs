@@ -10,10 +10,9 @@ use collective::membership::encoding::{
     ToSidecar, encode, text,
 };
 use collective::membership::{Connection, MembershipEvent};
+use contract::identity::{Identity, Party};
 use daemon::slots::Slot;
-use link::handshake::{
-    self, CHALLENGE_BYTES, HELLO_BYTES, Identity, NONCE_BYTES, PROOF_BYTES, Party, Responder,
-};
+use link::handshake::{self, CHALLENGE_BYTES, HELLO_BYTES, NONCE_BYTES, PROOF_BYTES, Responder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -51,7 +50,7 @@ enum Error {
     #[error("failed to read from or write to the sidecar")]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Handshake(#[from] handshake::Error),
+    Handshake(#[from] handshake::Error<Identity>),
     #[error(transparent)]
     Frame(#[from] rendezvous::Error),
     #[error("failed to authenticate the peer: {0}")]

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use collective::membership::RecoveryPolicy;
 use contract::assignment::{self, Assignment};
-use link::handshake::{JobId, KEY_BYTES, Key};
+use contract::identity::JobId;
+use link::handshake::{KEY_BYTES, Key};
 use scheduler::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::watch;

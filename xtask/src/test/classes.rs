@@ -70,9 +70,10 @@ const fn parts(
 
 /// What only devices show: verbs, and who chooses them.
 const RDMA: &[&str] = &[
-    "hfreduce-sidecar/src/negotiate",
+    "hfreduce-sidecar/src/negotiate.rs",
     "hfreduce-sidecar/tests/gang",
     "hfreduce-sidecar/tests/soft_roce.rs",
+    "link/src/connect",
     "link/src/transport",
     "link/src/verbs",
     "link/tests/rdma",

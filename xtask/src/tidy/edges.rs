@@ -19,7 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("link", &[]),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
-    ("daemon", &[]),
+    ("daemon", &["link"]),
     (
         "operator",
         &[

@@ -13,10 +13,9 @@ use collective::membership::RecoveryPolicy;
 use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::{Decoder, Features, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
+use contract::identity::{Identity, JobId, Party};
 use daemon::Registry;
-use link::handshake::{
-    CHALLENGE_BYTES, Identity, Initiator, JobId, KEY_BYTES, Key, NONCE_BYTES, Party,
-};
+use link::handshake::{CHALLENGE_BYTES, Initiator, KEY_BYTES, Key, NONCE_BYTES};
 use scheduler::JobKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
