@@ -7,4 +7,4 @@ pub mod identity;
 pub mod run_dir;
 pub mod termination;
 
-pub use topology::{CheckpointRef, OnPeerLoss};
+pub use topology::{CheckpointRef, OnPeerLoss, Progress};

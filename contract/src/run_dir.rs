@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use topology::{CheckpointRef, OnPeerLoss};
+use topology::{CheckpointRef, OnPeerLoss, Progress};
 
 /// The mode of a file that its writer alone may change.
 pub const READABLE: u32 = 0o644;
@@ -48,9 +48,6 @@ pub const KEY: &str = "/etc/fireflyer/key/key";
 pub const ROSTER_LIMIT_BYTES: u64 = 4 << 20;
 /// Largest progress or acknowledgement: a few numbers and a digest.
 pub const PROGRESS_LIMIT_BYTES: u64 = 4 << 10;
-/// Longest sentence that a rank writes for people, in characters.
-pub const TEXT_LIMIT_CHARS: usize = 512;
-
 /// Why a file of the run directory could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -71,27 +68,6 @@ pub enum Error {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// How far training is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Progress {
-    /// Steps done.
-    pub step: u64,
-    /// Loss of the last step, if the trainer told it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<f64>,
-    /// The newest durable checkpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<CheckpointRef>,
-    /// What the run has resumed from, and why from no newer checkpoint, where a newer one is damaged.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "some_text"
-    )]
-    pub passed_over: Option<String>,
-}
-
 /// Why a program could not go on, as it says itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -99,7 +75,7 @@ pub struct StatedCause {
     /// What it means for the job.
     pub kind: CauseKind,
     /// What happened, for people.
-    #[serde(deserialize_with = "text")]
+    #[serde(deserialize_with = "topology::progress::text")]
     pub message: String,
 }
 
@@ -145,23 +121,16 @@ pub struct RosterNode {
     pub port: u16,
 }
 
-impl Progress {
-    /// Reads the progress, if a rank of this node has written any yet.
-    pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
-        read_if_any(&dir.join(PROGRESS), PROGRESS_LIMIT_BYTES)
-    }
-
-    /// Replaces the progress.
-    pub fn write(&self, dir: &Path) -> Result<(), Error> {
-        write(&dir.join(PROGRESS), self)
-    }
-}
-
 impl StatedCause {
     /// Reads why ranks of this node ended, if any has said so.
     pub fn read(dir: &Path) -> Result<Option<Self>, Error> {
         read_if_any(&dir.join(CAUSE), PROGRESS_LIMIT_BYTES)
     }
+}
+
+/// Reads how far training is, if a rank of this node has written that yet.
+pub fn read_progress(dir: &Path) -> Result<Option<Progress>, Error> {
+    read_if_any(&dir.join(PROGRESS), PROGRESS_LIMIT_BYTES)
 }
 
 /// Reads the acknowledgement, if there is one yet.
@@ -247,25 +216,10 @@ pub fn put(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// A sentence that ends up in a status: bounded, and without control characters.
-fn text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text.chars().count() > TEXT_LIMIT_CHARS || text.chars().any(char::is_control) {
-        return Err(serde::de::Error::custom(format_args!(
-            "a sentence has at most {TEXT_LIMIT_CHARS} characters, none of them a control character"
-        )));
-    }
-    Ok(text)
-}
-
-fn some_text<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<String>, D::Error> {
-    text(deserializer).map(Some)
-}
-
 #[cfg(test)]
 mod tests {
+    use topology::progress::TEXT_LIMIT_CHARS;
+
     use super::*;
 
     fn folder() -> tempfile::TempDir {
@@ -275,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_not_written_yet_is_none_and_then_what_was_written() {
         let dir = folder();
-        assert_eq!(Progress::read(dir.path()).unwrap(), None);
+        assert_eq!(read_progress(dir.path()).unwrap(), None);
         let progress = Progress {
             step: 120,
             loss: Some(0.25),
@@ -286,9 +240,18 @@ mod tests {
             }),
             passed_over: Some("resumed from attempt-1/step-80".to_owned()),
         };
-        progress.write(dir.path()).unwrap();
-        assert_eq!(Progress::read(dir.path()).unwrap(), Some(progress));
+        write(&dir.path().join(PROGRESS), &progress).unwrap();
+        assert_eq!(read_progress(dir.path()).unwrap(), Some(progress));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing left");
+    }
+
+    #[test]
+    fn what_is_null_in_a_progress_is_not_known() {
+        let dir = folder();
+        let text = r#"{"step":1,"loss":null,"checkpoint":null,"passedOver":null}"#;
+        fs::write(dir.path().join(PROGRESS), text).unwrap();
+        let progress = read_progress(dir.path()).unwrap().unwrap();
+        assert_eq!(serde_json::to_string(&progress).unwrap(), r#"{"step":1}"#);
     }
 
     #[test]

@@ -124,7 +124,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::run_dir::{CauseKind, TEXT_LIMIT_CHARS};
+    use topology::progress::TEXT_LIMIT_CHARS;
+
+    use crate::run_dir::CauseKind;
 
     fn failed(log: &str) -> TerminationMessage {
         TerminationMessage {

@@ -11,8 +11,8 @@ use std::process::Command;
 
 use collective::membership::SuspicionReason as SuspectReason;
 use collective::membership::encoding::{Peer, ToOperator, ToSidecar, encode};
-use contract::CheckpointRef;
-use contract::run_dir::{self, Progress, Roster};
+use contract::run_dir::{self, Roster};
+use contract::{CheckpointRef, Progress};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use gang::pods::{Caller, Pods, Streams, sum};
@@ -196,16 +196,6 @@ fn a_node_is_ready_when_the_whole_gang_has_joined_and_not_before() {
     pods.sum(3);
 }
 
-/// What a heartbeat says of a file.
-fn reported(progress: Progress) -> collective::membership::Progress {
-    collective::membership::Progress {
-        step: progress.step,
-        loss: progress.loss,
-        checkpoint: progress.checkpoint,
-        passed_over: progress.passed_over,
-    }
-}
-
 #[test]
 fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() {
     let mut operator = Operator::start();
@@ -216,8 +206,8 @@ fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() 
         checkpoint: None,
         passed_over: Some("an older one".to_owned()),
     };
-    progress.write(&pods.run_dir(1)).unwrap();
-    let told = Some(reported(progress));
+    run_dir::write(&pods.run_dir(1).join(run_dir::PROGRESS), &progress).unwrap();
+    let told = Some(progress);
     let (rank, _) = operator
         .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
     assert_eq!(rank, 1);
@@ -239,8 +229,8 @@ fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands()
         }),
         passed_over: None,
     };
-    progress.write(&pods.run_dir(0)).unwrap();
-    let told = Some(reported(progress));
+    run_dir::write(&pods.run_dir(0).join(run_dir::PROGRESS), &progress).unwrap();
+    let told = Some(progress);
     operator
         .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
     // The replica steps down: it sends everybody to the new leader.

@@ -10,7 +10,9 @@ pub mod numa;
 mod on_peer_loss;
 pub mod placement;
 pub mod preference;
+pub mod progress;
 
 pub use checkpoint_ref::CheckpointRef;
 pub use names::{Class, Leaf, NodeName, Zone};
 pub use on_peer_loss::OnPeerLoss;
+pub use progress::Progress;

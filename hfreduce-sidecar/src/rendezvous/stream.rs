@@ -270,21 +270,9 @@ impl Stream {
 
     /// How far training is, where the rank that tells it is on this node: the lowest that is left.
     fn progress(&self) -> Option<Progress> {
-        let read = run_dir::Progress::read(&self.setup.run_dir).unwrap_or_else(|error| {
+        run_dir::read_progress(&self.setup.run_dir).unwrap_or_else(|error| {
             debug!(%error, "no progress to report");
             None
-        });
-        let run_dir::Progress {
-            step,
-            loss,
-            checkpoint,
-            passed_over,
-        } = read?;
-        Some(Progress {
-            step,
-            loss,
-            checkpoint,
-            passed_over,
         })
     }
 

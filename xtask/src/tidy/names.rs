@@ -16,7 +16,7 @@ const SHARED: [(&str, &str); 8] = [
 ];
 
 /// Twins that a single decoding of a call would end.
-const TO_RENAME: [&str; 4] = ["Call", "OpKind", "Progress", "ReduceOp"];
+const TO_RENAME: [&str; 3] = ["Call", "OpKind", "ReduceOp"];
 
 /// How a definition begins. What is not public in its crate may have any name.
 const DEFINES: [&str; 4] = ["pub struct ", "pub enum ", "pub trait ", "pub type "];

@@ -28,9 +28,10 @@ use recover::Recovery;
 pub use recover::RecoveryPolicy;
 pub use survivors::{MOST_ASKED, Reach, probes, survivors};
 use suspicions::Suspicions;
+pub use topology::Progress;
 pub use types::{
     Break, Commit, Connection, Endpoint, GangPhase, GangView, HelloRefusal, MembershipEffect,
-    MembershipEvent, MembershipMessage, Progress, Suspicion, SuspicionReason,
+    MembershipEvent, MembershipMessage, Suspicion, SuspicionReason,
 };
 
 /// The first epoch of every attempt.

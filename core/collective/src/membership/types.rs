@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::survivors::Reach;
 use crate::recovery::{EpochReport, Resume};
-use topology::CheckpointRef;
+use topology::Progress;
 
 /// One connection of a sidecar; the shell hands out a new number for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,41 +20,6 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// Data port.
     pub port: u16,
-}
-
-/// How far training is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Progress {
-    /// The step last finished.
-    pub step: u64,
-    /// Loss of the last step, if the trainer tells it. Membership does not keep it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<f64>,
-    /// The newest durable checkpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<CheckpointRef>,
-    /// What the run has resumed from, and why from no newer checkpoint.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "some_text"
-    )]
-    pub passed_over: Option<String>,
-}
-
-/// A sentence that ends up in a status: bounded, and without control characters.
-fn some_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    const LIMIT_CHARS: usize = 512;
-    let text = Option::<String>::deserialize(deserializer)?;
-    let is_bad =
-        |text: &String| text.chars().count() > LIMIT_CHARS || text.chars().any(char::is_control);
-    if text.as_ref().is_some_and(is_bad) {
-        return Err(serde::de::Error::custom(format_args!(
-            "a sentence has at most {LIMIT_CHARS} characters, none of them a control character"
-        )));
-    }
-    Ok(text)
 }
 
 /// Why a peer is suspected.
