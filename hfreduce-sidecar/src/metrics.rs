@@ -123,7 +123,7 @@ impl Metrics {
             )?,
             peers: registry.gauge(
                 "fireflyer_hfreduce_peers",
-                "Links to neighbours in the trees that stand.",
+                "Links to tree neighbours that are up.",
             )?,
             clients: registry.gauge(
                 "fireflyer_hfreduce_clients",
@@ -140,12 +140,12 @@ impl Metrics {
             )?,
             suspect: registry.gauges(
                 "fireflyer_hfreduce_suspect",
-                "1 while a neighbour in the trees is silent, so a suspect.",
+                "1 while a tree neighbour is a suspect because it is silent.",
                 &["node_rank", "node"],
             )?,
             link: registry.gauges(
                 "fireflyer_hfreduce_link",
-                "1 while a link to a neighbour in the trees stands, by the transport that the two agreed on.",
+                "1 while the link to a tree neighbour is up, by transport.",
                 &["node_rank", "node", "transport"],
             )?,
             placement: registry.gauges(

@@ -394,7 +394,7 @@ impl SidecarNode {
     pub(crate) fn note_void(&self, reason: &str) {
         let path = self.options.run_dir.join(run_dir::VOID);
         if let Err(error) = run_dir::put(&path, reason.as_bytes(), run_dir::READABLE) {
-            warn!(%error, "the launcher cannot be told that the ranks have to end");
+            warn!(%error, "failed to ask the launcher to end the ranks");
         }
     }
 

@@ -370,7 +370,7 @@ fn a_node_of_a_void_attempt_fails_what_is_called_and_has_its_ranks_ended() {
     let input = || Some(filled(&clients[1], &f32s(&[1.0; 3])));
     // The other has not called.
     let waiting = clients[1].submit(call, input(), PATIENCE).unwrap();
-    let reason = "attempt 1 is void, the job is at 2";
+    let reason = "attempt 1 is over, the job runs attempt 2";
     operator.say(
         1,
         &ToSidecar::Refused {

@@ -121,7 +121,7 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
             lane = client.open(number, ranks, replicated, limit, priority)
         except HFReduceError as refused:
             # The same on all members, as all answers about groups are.
-            if "which cannot be" not in str(refused):
+            if "which is not possible" not in str(refused):
                 raise
             client, why_not = None, str(refused)
     if client is None and rank == 0:

@@ -134,7 +134,7 @@ def agree(
         half = client.open(number, ranks, policy.replicated, timeout, policy.priority)
     except HFReduceError as refused:
         # The same on all ranks: both groups have ranks of the same nodes.
-        if "which cannot be" not in str(refused):
+        if "which is not possible" not in str(refused):
             raise
         _log.warning("GPUs that share an NVLink are not reduced before the copy to the host: %s", refused)
         return None

@@ -27,7 +27,7 @@ pub enum Error {
         reason: String,
     },
     /// The sidecar answered something else than was asked.
-    #[error("failed to {request}: the sidecar answered out of turn")]
+    #[error("failed to {request}: the sidecar sent an unexpected answer")]
     Unexpected {
         /// What was asked.
         request: &'static str,

@@ -250,8 +250,8 @@ impl fmt::Display for Event {
                 write!(f, "a local rank opens group {group} of {ranks} ranks")
             }
             Self::Answered { group, rank, fine } => {
-                let how = if *fine { "stands" } else { "was refused" };
-                write!(f, "group {group} {how}, local rank {rank} is told")
+                let how = if *fine { "is open" } else { "was refused" };
+                write!(f, "group {group} {how}: answered local rank {rank}")
             }
             Self::Closed { group } => write!(f, "group {group} is closed"),
             Self::Ended {
@@ -281,9 +281,9 @@ impl fmt::Display for Event {
             Self::Silent { node, silent } => {
                 write!(f, "node {node} has been silent for {silent:?}")
             }
-            Self::Heard { node } => write!(f, "node {node} was heard again"),
-            Self::Stop => f.write_str("told to stop"),
-            Self::Leave => f.write_str("told to leave"),
+            Self::Heard { node } => write!(f, "node {node} sends again"),
+            Self::Stop => f.write_str("asked to stop"),
+            Self::Leave => f.write_str("asked to leave"),
             Self::Broken { why } => write!(f, "the epoch is over: {why}"),
             Self::Entered { epoch, members } => write!(f, "epoch {epoch} of nodes {members:?}"),
         }

@@ -208,7 +208,7 @@ impl Local {
         match again {
             None => Ok((rank, Begin::Afresh)),
             Some(_) if groups as usize > attach::GROUP_LIMIT => Err(format!(
-                "local rank {rank} would tell of {groups} groups; {} are the most",
+                "local rank {rank} would reopen {groups} groups; {} are the most",
                 attach::GROUP_LIMIT
             )),
             Some(told) if told < attach::OPERATION_LIMIT && self.ranks.expects(rank) => Ok((
@@ -219,7 +219,7 @@ impl Local {
                 },
             )),
             Some(told) => Err(format!(
-                "local rank {rank} says that it was told the ends of {told} operations before, which this \
+                "local rank {rank} says that it has the outcomes of {told} operations before, which this \
                  sidecar knows nothing of; the attempt has to start again"
             )),
         }

@@ -140,19 +140,14 @@ impl Telemetry {
         let (rank, name) = (members.rank_of(peer), members.name(peer));
         self.metrics.suspects.inc();
         self.metrics.suspect(rank, name, true);
-        warn!(
-            node = rank,
-            name,
-            ?silent,
-            "suspect: nothing is heard from it"
-        );
+        warn!(node = rank, name, ?silent, "suspect: it sends nothing");
         let detail = format!("node {rank} ({name}) has been silent for {silent:?}");
         self.report(peer, SuspectReason::Frozen, detail, members);
     }
 
     pub(super) fn recovered(&self, peer: usize, members: &Members) {
         let (rank, name) = (members.rank_of(peer), members.name(peer));
-        info!(node = rank, name, "a suspect was heard again");
+        info!(node = rank, name, "a suspect sends again");
         self.metrics.suspect(rank, name, false);
         self.reporter
             .send(NodeReport::Recovered { node: rank as u32 });

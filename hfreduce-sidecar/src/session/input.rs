@@ -73,7 +73,7 @@ impl Session {
         };
         let block = self.inputs.get(&place.segment).ok_or_else(|| {
             format!(
-                "{what} names input segment {}, which is not lent",
+                "{what} names input segment {}, which is not registered",
                 place.segment
             )
         })?;

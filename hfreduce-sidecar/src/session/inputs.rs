@@ -203,7 +203,7 @@ impl Session {
         if size > limit.saturating_sub(lent) || segments >= SEGMENT_LIMIT {
             return Err(format!(
                 "{wanted} bytes were asked for, and {lent} of the {limit} bytes that one process may use \
-                 for inputs are lent in {segments} segments"
+                 for inputs are registered in {segments} segments"
             ));
         }
         Ok(())

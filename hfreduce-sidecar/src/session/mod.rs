@@ -72,12 +72,12 @@ pub enum Error {
     Ticket(u64),
     /// It lends what it may not.
     #[error(
-        "it lends a segment although this sidecar has forgotten nothing, or after it has called"
+        "it registers a segment again although this sidecar has lost nothing, or after it has called"
     )]
     Lends,
     /// It tells of groups out of turn.
     #[error(
-        "it tells of a group although this sidecar has forgotten none, or has not told of all before it calls"
+        "it reopens a group although this sidecar has lost none, or calls before it has reopened all"
     )]
     Tells,
     /// It calls in a group that it has not opened, or has closed.

@@ -123,7 +123,7 @@ impl Directory for ClusterDirectory {
         let status = job.status.clone().unwrap_or_default();
         if attempt < status.attempt {
             return Err(GangRefusal::void(format!(
-                "attempt {attempt} is void, the job is at {}",
+                "attempt {attempt} is over, the job runs attempt {}",
                 status.attempt
             )));
         }

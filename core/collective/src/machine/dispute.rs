@@ -68,7 +68,7 @@ pub enum Dispute {
         other: Opener,
     },
     /// A node cannot take part.
-    #[error("{opener}, which cannot be: {reason}")]
+    #[error("{opener}, which is not possible: {reason}")]
     Refused {
         /// Whose group.
         opener: Opener,
