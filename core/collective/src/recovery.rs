@@ -43,7 +43,7 @@ pub struct GroupReport {
     /// The first operation that was delivered to no local rank.
     #[serde(rename = "told_any")]
     pub delivered_to_any: OpId,
-    /// What is final here and kept, ascending; at most [`MAX_HELD`].
+    /// What is final here and kept, ascending; at most [`MAX_RETAINED`].
     #[serde(rename = "held")]
     pub retained: Vec<Retained>,
     /// Why it is not open and never will be, where ranks have that answer.

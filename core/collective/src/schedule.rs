@@ -224,7 +224,7 @@ impl ChunkPlan {
         nth * self.trees + tree as u32
     }
 
-    /// A chunk by its index, which must be below [`Plan::chunks`].
+    /// A chunk by its index, which must be below [`ChunkPlan::chunks`].
     #[must_use]
     pub fn chunk(&self, index: u32) -> Chunk {
         let (within, start, bytes, flow) = match &self.cut {

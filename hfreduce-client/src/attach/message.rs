@@ -10,9 +10,9 @@ pub const OPERATION_LIMIT: u64 = 1 << 48;
 /// Groups of which one process tells a sidecar that has lost its memory: as many as a node may take part in, and as many
 /// that ended with an epoch.
 pub const GROUP_LIMIT: usize = 1024;
-/// Groups in one [`ToClient::Over`].
+/// Groups in one [`SidecarAnswer::Over`].
 pub const GROUPS_IN_PACKET: usize = 512;
-/// Ranks in one [`ToSidecar::Ranks`].
+/// Ranks in one [`ClientMessage::Ranks`].
 pub const RANKS_LIMIT: usize = 1024;
 
 /// What a process says.

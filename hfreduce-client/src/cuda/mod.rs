@@ -1,7 +1,7 @@
 //! GPUs: the CUDA driver, loaded at run time, and what a trainer's process does with it, which is copying between its
 //! GPU and memory that it shares with the sidecar. Copies run on a stream of ours by the GPU's copy engine, without a
 //! kernel, and nobody waits for the whole device. The sidecar never sees a GPU. Two GPUs that share an NVLink are added
-//! up before that ([`Pair`]), by the only kernels there are.
+//! up before that ([`GpuPair`]), by the only kernels there are.
 //!
 //! Order is kept by events. A copy from the device waits for what its producer's stream was given before; whoever reads
 //! a copy to the device makes its own stream wait for it. The host waits for one event at a time, asleep.

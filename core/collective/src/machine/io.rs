@@ -181,7 +181,7 @@ pub enum Frame {
         refused: Option<Reason>,
     },
     /// To the node of the rank that receives, passed on: so many bytes of a message. `slot` is the next node's, if it has
-    /// to pass them on, and is taken until it returns it with `Credit` of [`RELAY`].
+    /// to pass them on, and is taken until it returns it with `Credit` of [`FORWARDING`].
     Data {
         group: GroupId,
         message: MessageId,
@@ -273,7 +273,7 @@ pub enum Input {
         splits: Splits,
     },
     /// A local rank sends or receives a message ([`crate::OpKind::is_between_two`]); all of the input may be read. `op` is
-    /// a number from [`FIRST_POST`] on. A reason: this node cannot carry it out, and it fails on both ranks.
+    /// a number from [`FIRST_SEND_RECV`] on. A reason: this node cannot carry it out, and it fails on both ranks.
     SendRecv {
         group: GroupId,
         rank: usize,

@@ -109,7 +109,7 @@ impl Machine {
     }
 
     /// `(peer, tree)` of every child in a group that needs receive slots, and of every neighbour that has something
-    /// passed on ([`RELAY`]).
+    /// passed on ([`FORWARDING`]).
     #[must_use]
     pub fn receives(&self, group: GroupId) -> Vec<(usize, u8)> {
         let group = self.groups.get(&group);

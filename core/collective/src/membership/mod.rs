@@ -79,7 +79,7 @@ pub struct Membership {
     there: usize,
     /// Members that left in good order.
     left: usize,
-    /// Members that sent nothing for [`QUIET`] and have not left, as of the last [`Event::Tick`].
+    /// Members that sent nothing for [`QUIET`] and have not left, as of the last [`MembershipEvent::Tick`].
     quiet: BTreeSet<u32>,
     /// How often suspicions, quiet members or the newest checkpoint have changed.
     changes: u64,

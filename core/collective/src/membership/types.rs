@@ -153,7 +153,7 @@ pub enum HelloRefusal {
 /// What the shell has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipEffect {
-    /// Send a message; after [`Message::Refused`] close the connection. Of what goes to many there is one.
+    /// Send a message; after [`MembershipMessage::Refused`] close the connection. Of what goes to many there is one.
     Send {
         connection: Connection,
         message: Arc<MembershipMessage>,
