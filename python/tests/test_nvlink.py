@@ -344,7 +344,7 @@ class NvlinkTest(unittest.TestCase):
         self.assertIsInstance(results[1], gang.Died)
         for rank in (0, 2, 3):
             self.assertEqual(len(results[rank]), 2, results)
-        self.assertIn("shares an NVLink with this one", results[0][0])
+        self.assertIn("the NVLink peer of this rank", results[0][0])
 
 
 if __name__ == "__main__":
