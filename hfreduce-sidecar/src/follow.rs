@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use collective::membership::encoding::Peer;
 use collective::membership::{Reach, probes};
-use collective::recovery::EpochReport as Progress;
+use collective::recovery::EpochReport;
 use tracing::{info, warn};
 
 use crate::engine::{self, Engine, EngineCommand, Notice};
@@ -46,7 +46,7 @@ pub(crate) struct Follower<'a> {
 /// Between two epochs.
 struct Waiting {
     epoch: u64,
-    report: Progress,
+    report: EpochReport,
     asked: Instant,
     pause: Duration,
     said: Option<Reach>,

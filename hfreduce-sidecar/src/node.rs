@@ -91,7 +91,7 @@ pub struct SidecarNode {
     data_port: DataPort,
     joined: Gate,
     /// Where operations wait for a sidecar that takes this one's place.
-    welcomed: Option<AttachedRanks>,
+    attached_ranks: Option<AttachedRanks>,
     metrics: Metrics,
     pub(crate) stop: Stop,
     inspector: Inspector,
@@ -122,12 +122,12 @@ impl SidecarNode {
                 }
             }
         }
-        let welcomed = match member.on_peer_loss {
+        let attached_ranks = match member.on_peer_loss {
             OnPeerLoss::Restart => None,
             OnPeerLoss::Shrink => {
                 let list =
                     AttachedRanks::open(&options.run_dir).map_err(|source| Error::System {
-                        doing: "list the processes that are welcomed",
+                        doing: "list the processes that are attached",
                         source,
                     })?;
                 Some(list)
@@ -151,7 +151,7 @@ impl SidecarNode {
             options,
             data_port,
             joined: readiness.gate("the gang"),
-            welcomed,
+            attached_ranks,
             metrics,
             inspector,
             snapshots: Mutex::new(Some(snapshots)),
@@ -309,10 +309,13 @@ impl SidecarNode {
         Ok(made)
     }
 
-    /// Whether a sidecar of this attempt has welcomed processes here that may come back.
+    /// Whether a sidecar of this attempt has attached processes here that may come back.
     pub(crate) fn has_attached(&self) -> bool {
         let local = self.member.procs_per_node as usize;
-        let found = self.welcomed.as_ref().map(|record| record.find(local));
+        let found = self
+            .attached_ranks
+            .as_ref()
+            .map(|record| record.find(local));
         found.is_some_and(|found| !found.awaited.is_empty())
     }
 
@@ -325,7 +328,7 @@ impl SidecarNode {
     ) -> Result<(Engine, Running), Error> {
         let (layout, own) = (self.layout()?, self.member.rank);
         let local = layout.local(own as usize);
-        let record = self.welcomed.as_ref();
+        let record = self.attached_ranks.as_ref();
         let found = record.map_or_else(AttachedBefore::default, |record| record.find(local));
         let members: Vec<u32> = (0..layout.nodes() as u32).collect();
         let trees = self.member.trees(&members);
@@ -366,7 +369,7 @@ impl SidecarNode {
             limit_bytes: self.options.limit_bytes,
             places: self.options.places.clone(),
             before_memory: self.options.before_memory.clone(),
-            welcomed: self.welcomed.clone(),
+            attached_ranks: self.attached_ranks.clone(),
             found,
             commands: orders,
             notices: said,

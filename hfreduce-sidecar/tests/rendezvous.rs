@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
-use collective::membership::SuspicionReason as SuspectReason;
+use collective::membership::SuspicionReason;
 use collective::membership::encoding::{Peer, ToOperator, ToSidecar, encode};
 use contract::run_dir::{self, Roster};
 use contract::{CheckpointRef, Progress};
@@ -130,7 +130,7 @@ impl Operator {
     }
 
     /// Epoch, rank and reason of the next suspicion, which another node must have told by name.
-    fn next_suspicion(&mut self) -> (u64, u32, SuspectReason) {
+    fn next_suspicion(&mut self) -> (u64, u32, SuspicionReason) {
         let (by, told) = self.next(|message| matches!(message, ToOperator::Suspect { .. }));
         let ToOperator::Suspect {
             epoch,
@@ -341,7 +341,7 @@ fn the_operator_is_told_who_died_and_who_left() {
     let mut operator = Operator::start();
     let (pods, _clients) = operator.run_gang(3);
     pods.signal(1, Signal::KILL);
-    assert_eq!(operator.next_suspicion(), (5, 1, SuspectReason::Dead));
+    assert_eq!(operator.next_suspicion(), (5, 1, SuspicionReason::Dead));
     pods.signal(2, Signal::TERM);
     let (who, _) = operator.next(|message| *message == ToOperator::Leaving);
     assert_eq!(who, 2);
@@ -354,7 +354,7 @@ fn the_operator_is_told_who_is_silent_long_before_anybody_gives_it_up() {
     let (pods, clients) = operator.run_gang(3);
     pods.signal(1, Signal::STOP);
     // The one who gives up says `Silent`.
-    assert_eq!(operator.next_suspicion(), (5, 1, SuspectReason::Frozen));
+    assert_eq!(operator.next_suspicion(), (5, 1, SuspicionReason::Frozen));
     pods.signal(1, Signal::CONT);
     let recovered = ToOperator::Recovered { epoch: 5, rank: 1 };
     let (by, _) = operator.next(|message| *message == recovered);

@@ -12,7 +12,7 @@ use collective::machine::{
     Broken, CallRefusal, Claim, Claimed, Dispute, Fence, Frame, MessageId, Mismatch, OpenReason,
     Opener, ProtocolViolation, Reason, Stream, Verdict, Watermark,
 };
-use collective::membership::SuspicionReason as SuspectReason;
+use collective::membership::SuspicionReason;
 use collective::membership::encoding::{self as rendezvous, Decoder, Messages, Peer, ToOperator};
 use collective::recovery::{EpochReport, GroupReport, GroupResume};
 use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
@@ -259,7 +259,7 @@ fn to_operator(rng: &mut Rng) -> ToOperator {
         3 => ToOperator::Suspect {
             epoch,
             rank: 1,
-            reason: SuspectReason::Silent,
+            reason: SuspicionReason::Silent,
             detail: "é".repeat(rng.below(300)),
         },
         4 => ToOperator::Recovered { epoch, rank: 1 },

@@ -24,8 +24,8 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(listener: Listener, park: &Poller) -> rustix::io::Result<Self> {
-        park.watch(&listener, LISTENER)?;
+    pub(super) fn new(listener: Listener, poller: &Poller) -> rustix::io::Result<Self> {
+        poller.watch(&listener, LISTENER)?;
         Ok(Self {
             listener,
             shut_until: None,
@@ -34,7 +34,7 @@ impl Acceptor {
         })
     }
 
-    pub(super) fn accept(&mut self, now: Duration, park: &Poller) {
+    pub(super) fn accept(&mut self, now: Duration, poller: &Poller) {
         match self.listener.accept() {
             Ok(None) => {}
             Ok(Some(_)) if self.pending.len() >= PENDING_LIMIT => {
@@ -43,23 +43,23 @@ impl Acceptor {
             Ok(Some(channel)) => {
                 let number = self.next;
                 self.next = (number + 1) & !KIND;
-                if park.watch(&channel, PENDING | number).is_ok() {
+                if poller.watch(&channel, PENDING | number).is_ok() {
                     self.pending.insert(number, channel);
                 }
             }
             Err(error) => {
                 // A connection that waits would wake the engine for nothing, without end.
                 warn!(%error, "failed to accept a local process, which has to wait");
-                park.forget(&self.listener);
+                poller.forget(&self.listener);
                 self.shut_until = Some(now + ACCEPT_PAUSE);
             }
         }
     }
 
     /// Lets processes in again, some time after one could not be.
-    pub(super) fn reopen(&mut self, now: Duration, park: &Poller) {
+    pub(super) fn reopen(&mut self, now: Duration, poller: &Poller) {
         if self.shut_until.is_some_and(|until| now >= until)
-            && park.watch(&self.listener, LISTENER).is_ok()
+            && poller.watch(&self.listener, LISTENER).is_ok()
         {
             self.shut_until = None;
         }
@@ -69,7 +69,7 @@ impl Acceptor {
     pub(super) fn receive(
         &mut self,
         number: u64,
-        park: &Poller,
+        poller: &Poller,
     ) -> Option<(AttachChannel, ClientMessage)> {
         let message = match self.pending.get(&number)?.receive::<ClientMessage>() {
             Ok(message) => message?,
@@ -80,7 +80,7 @@ impl Acceptor {
             }
         };
         let channel = self.pending.remove(&number)?;
-        park.forget(&channel);
+        poller.forget(&channel);
         Some((channel, message))
     }
 }

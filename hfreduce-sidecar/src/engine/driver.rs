@@ -64,9 +64,9 @@ impl Driver {
         self.take_up(now, members, flight_recorder);
     }
 
-    fn take_up(&mut self, now: Duration, members: &Members, journal: &mut FlightRecorder) {
+    fn take_up(&mut self, now: Duration, members: &Members, recorder: &mut FlightRecorder) {
         for effect in self.scratch.drain(..) {
-            journal.give(now, &effect, |node| members.rank_of(node));
+            recorder.give(now, &effect, |node| members.rank_of(node));
             self.agenda.push(effect);
         }
     }

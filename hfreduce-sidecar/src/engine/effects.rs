@@ -99,8 +99,12 @@ impl Engine {
     /// Part of a frame has come.
     fn receive_part(&mut self, peer: usize) {
         let now = self.now();
-        self.driver
-            .on_alive(now, peer, &self.members, self.telemetry.journal_mut());
+        self.driver.on_alive(
+            now,
+            peer,
+            &self.members,
+            self.telemetry.flight_recorder_mut(),
+        );
     }
 
     fn flush(&mut self, peer: usize) {

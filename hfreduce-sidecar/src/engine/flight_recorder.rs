@@ -295,13 +295,13 @@ mod tests {
     use super::*;
 
     fn flight_recorder(events: usize) -> FlightRecorder {
-        let mut journal = FlightRecorder::default();
+        let mut recorder = FlightRecorder::default();
         for at in 0..events {
             let now = Duration::from_secs(at as u64);
-            journal.take(now, &Input::PeerLost { peer: at }, |node| 2 * node);
-            journal.take(now, &Input::Tick, |node| node);
+            recorder.take(now, &Input::PeerLost { peer: at }, |node| 2 * node);
+            recorder.take(now, &Input::Tick, |node| node);
         }
-        journal
+        recorder
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn an_end_says_how_it_ended() {
-        let mut journal = FlightRecorder::default();
+        let mut recorder = FlightRecorder::default();
         for outcome in [Ok(1), Err(collective::machine::Broken::Revoked.into())] {
             let end = Effect::End {
                 group: WORLD,
@@ -330,9 +330,9 @@ mod tests {
                 rank: 1,
                 outcome,
             };
-            journal.give(Duration::ZERO, &end, |node| node);
+            recorder.give(Duration::ZERO, &end, |node| node);
         }
-        let lines = journal.lines(Duration::ZERO);
+        let lines = recorder.lines(Duration::ZERO);
         assert!(
             lines[0].ends_with("operation 7 succeeded for local rank 1"),
             "{lines:?}"

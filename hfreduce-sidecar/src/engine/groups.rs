@@ -136,10 +136,10 @@ impl Engine {
     /// Takes the links that stand since.
     pub(super) fn take_links(&mut self) {
         let ends = self.control.stopping().is_some();
-        let (park, members) = (&self.poller, &self.members);
+        let (poller, members) = (&self.poller, &self.members);
         for (peer, watched) in
             self.links
-                .take_established(ends, park, members, self.telemetry.metrics())
+                .take_established(ends, poller, members, self.telemetry.metrics())
         {
             if let Err(error) = watched {
                 error!(%error, node = self.members.rank_of(peer), "failed to poll a link");

@@ -1,4 +1,4 @@
-//! When the engine sleeps, how deeply, and whom it tells before. Where it sleeps is `park`'s.
+//! When the engine sleeps, how deeply, and whom it tells before. Where it sleeps is `poller`'s.
 
 use std::thread;
 use std::time::Duration;

@@ -128,7 +128,7 @@ impl Links {
     }
 
     /// Sends what is queued for a neighbour, as far as the link takes it.
-    pub(super) fn flush(&mut self, peer: usize, park: &Poller) -> Flushed {
+    pub(super) fn flush(&mut self, peer: usize, poller: &Poller) -> Flushed {
         let mut flushed = Flushed::default();
         let Some(link) = self.each.get_mut(&peer) else {
             return flushed;
@@ -136,7 +136,7 @@ impl Links {
         let was_blocked = link.is_blocked();
         flushed.error = link.flush(&mut flushed.left).err();
         if link.is_blocked() != was_blocked {
-            park.watch_room(link.socket(), LINK | peer as u64, !was_blocked);
+            poller.watch_room(link.socket(), LINK | peer as u64, !was_blocked);
         }
         flushed
     }

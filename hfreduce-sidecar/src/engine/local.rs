@@ -142,10 +142,10 @@ impl Local {
             home: self.home.clone(),
         };
         let lasts = self.record.is_some();
-        let session = match Session::welcome(channel, standing, room, begin, lasts) {
+        let session = match Session::attach(channel, standing, room, begin, lasts) {
             Ok(session) => session,
             Err(error) => {
-                warn!(%error, rank, "failed to welcome a local process");
+                warn!(%error, rank, "failed to attach a local process");
                 return None;
             }
         };
@@ -279,12 +279,12 @@ impl Local {
     }
 
     /// A process has notified the engine.
-    pub(super) fn wake(&self, rank: usize, park: &Poller) {
+    pub(super) fn wake(&self, rank: usize, poller: &Poller) {
         if let Some(session) = self.sessions.get(&rank)
             && !session.wake_fd.clear()
         {
             // Closed, so it can be read for ever. Whether it has left, and how, is said over its socket.
-            park.forget(&session.wake_fd);
+            poller.forget(&session.wake_fd);
         }
     }
 

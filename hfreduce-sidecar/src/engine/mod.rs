@@ -3,7 +3,7 @@
 //! to `collective::session`, arithmetic to its kernels, and joining to `join` and `rendezvous`.
 //!
 //! Each part of the engine has a module that alone knows its fields: `driver`, `members`, `links`, `acceptor`, `local`,
-//! `control`, `telemetry`, `park`, and `crate::memory`. The other modules let the parts work together, by what happens: processes
+//! `control`, `telemetry`, `poller`, and `crate::memory`. The other modules let the parts work together, by what happens: processes
 //! come and go in `attach`, call in `calls`, open `groups`; `effects` carries out what the machine asks for; `epoch` goes
 //! from one epoch to the next, and `rest` sleeps.
 
@@ -102,7 +102,7 @@ pub struct EngineSetup {
     /// What is done before memory is made.
     pub before_memory: Before,
     /// Where it notes who is attached and who has left, if operations wait for a sidecar that takes its place.
-    pub welcomed: Option<AttachedRanks>,
+    pub attached_ranks: Option<AttachedRanks>,
     /// In place of a sidecar that has ended: what that one has noted. The epoch is then the one that has to end, and nobody
     /// is linked.
     pub found: Option<AttachedBefore>,
@@ -148,7 +148,7 @@ impl Engine {
             limit_bytes,
             places,
             before_memory,
-            welcomed,
+            attached_ranks,
             found,
             commands,
             notices,
@@ -181,16 +181,22 @@ impl Engine {
             world: config.layout.world(),
         };
         let failed = |source: rustix::io::Errno| Error::Poll(source.into());
-        let park = Poller::new().map_err(Error::Poll)?;
-        let acceptor = Acceptor::new(listener, &park).map_err(failed)?;
+        let poller = Poller::new().map_err(Error::Poll)?;
+        let acceptor = Acceptor::new(listener, &poller).map_err(failed)?;
         let (wakes, before) = (stop.clone(), before_memory);
         let background = |name| Background::new(name, wakes.clone(), before.clone());
         let inputs = (limit_bytes, places.inputs.clone());
-        let local = Local::new(standing, background("inputs"), inputs, welcomed, found);
+        let local = Local::new(
+            standing,
+            background("inputs"),
+            inputs,
+            attached_ranks,
+            found,
+        );
         let (results, home) = (background("results"), places.results.clone());
         let mut memory = Memory::new(limit_bytes, home, results);
         memory.set_edges(&epoch::sizes(&driver, WORLD, &links))?;
-        let control = Control::new(commands, notices, stop, &park).map_err(failed)?;
+        let control = Control::new(commands, notices, stop, &poller).map_err(failed)?;
         let mut engine = Self {
             driver,
             members,
@@ -200,7 +206,7 @@ impl Engine {
             memory,
             control,
             telemetry: Telemetry::new(metrics, reporter, snapshots, flight),
-            poller: park,
+            poller,
             spin: Spin::default(),
             places,
             start: Instant::now(),
@@ -260,8 +266,12 @@ impl Engine {
 
     fn handle(&mut self, input: Input) {
         let now = self.now();
-        self.driver
-            .handle(now, input, &self.members, self.telemetry.journal_mut());
+        self.driver.handle(
+            now,
+            input,
+            &self.members,
+            self.telemetry.flight_recorder_mut(),
+        );
     }
 
     fn dispatch(&mut self, token: u64) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use collective::machine::{Broken, GroupId, OpId};
-use collective::membership::SuspicionReason as SuspectReason;
+use collective::membership::SuspicionReason;
 use contract::run_dir;
 use tracing::{error, info, warn};
 
@@ -58,7 +58,7 @@ impl Telemetry {
         &self.flight_recorder
     }
 
-    pub(super) fn journal_mut(&mut self) -> &mut FlightRecorder {
+    pub(super) fn flight_recorder_mut(&mut self) -> &mut FlightRecorder {
         &mut self.flight_recorder
     }
 
@@ -142,7 +142,7 @@ impl Telemetry {
         self.metrics.suspect(rank, name, true);
         warn!(node = rank, name, ?silent, "suspect: it sends nothing");
         let detail = format!("node {rank} ({name}) has been silent for {silent:?}");
-        self.report(peer, SuspectReason::Frozen, detail, members);
+        self.report(peer, SuspicionReason::Frozen, detail, members);
     }
 
     pub(super) fn recovered(&self, peer: usize, members: &Members) {
@@ -171,8 +171,8 @@ impl Telemetry {
         error!(cause = detail, "the epoch is over");
         self.write_recording(ops);
         let reason = match broken {
-            Broken::NodeLost { .. } => SuspectReason::Dead,
-            Broken::NodeSilent { .. } => SuspectReason::Silent,
+            Broken::NodeLost { .. } => SuspicionReason::Dead,
+            Broken::NodeSilent { .. } => SuspicionReason::Silent,
             // The operator hears of these from the pods themselves.
             Broken::NodeLeft { .. }
             | Broken::RankLost { .. }
@@ -185,7 +185,7 @@ impl Telemetry {
         }
     }
 
-    fn report(&self, node: usize, reason: SuspectReason, detail: String, members: &Members) {
+    fn report(&self, node: usize, reason: SuspicionReason, detail: String, members: &Members) {
         let node = members.rank_of(node) as u32;
         self.reporter.send(NodeReport::Suspect {
             node,

@@ -55,7 +55,7 @@ fn setup() -> (EngineSetup, TcpStream) {
         listener: Listener::bind(&dir.path().join("socket")).unwrap(),
         limit_bytes: 0,
         places: Places::default(),
-        welcomed: None,
+        attached_ranks: None,
         found: None,
         commands: channel().1,
         notices: channel().0,

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::membership::Reach;
-use collective::membership::SuspicionReason as SuspectReason;
+use collective::membership::SuspicionReason;
 use collective::membership::encoding::Peer;
 use collective::recovery::{self, Resume};
 use contract::identity::Identity;
@@ -39,7 +39,7 @@ pub enum NodeReport {
         /// Its rank.
         node: u32,
         /// In which way.
-        reason: SuspectReason,
+        reason: SuspicionReason,
         /// The same for a person.
         detail: String,
     },

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use collective::membership::encoding::{
     self as rendezvous, Decoder, Features, ToOperator, ToSidecar,
 };
-use collective::membership::{Progress, SuspicionReason as SuspectReason};
+use collective::membership::{Progress, SuspicionReason};
 use contract::identity::{Identity, Party};
 use contract::run_dir;
 use link::connect;
@@ -71,7 +71,7 @@ pub(super) struct Stream {
     /// The epoch this node has joined, said again on every connection.
     pub(super) joined: Option<u64>,
     /// Suspects that were not heard again, said again on every connection.
-    pub(super) suspects: BTreeMap<u32, (SuspectReason, String)>,
+    pub(super) suspects: BTreeMap<u32, (SuspicionReason, String)>,
     /// Until the node has joined the next epoch; said again on every connection.
     pub(super) stopped: Option<StoppedNode>,
     /// Said again on every connection.
@@ -182,7 +182,7 @@ impl Stream {
         messages
     }
 
-    fn suspicion(&self, node: u32, reason: SuspectReason, detail: &str) -> ToOperator {
+    fn suspicion(&self, node: u32, reason: SuspicionReason, detail: &str) -> ToOperator {
         ToOperator::Suspect {
             epoch: self.joined.unwrap_or(0),
             rank: node,

@@ -154,9 +154,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Welcomes a process, which may be lent as much as there is `room` for. `lasts`: another sidecar would go on with what
+    /// Attaches a process, which may be lent as much as there is `room` for. `lasts`: another sidecar would go on with what
     /// it has called.
-    pub fn welcome(
+    pub fn attach(
         channel: AttachChannel,
         standing: Standing,
         room: Room,

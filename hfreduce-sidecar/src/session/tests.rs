@@ -34,7 +34,7 @@ fn session() -> (Session, AttachChannel) {
         kept_bytes: 0,
         home: MemoryPolicy::Anywhere,
     };
-    let session = Session::welcome(channel, STANDING, room, Begin::Afresh, false);
+    let session = Session::attach(channel, STANDING, room, Begin::Afresh, false);
     (session.unwrap(), process)
 }
 
@@ -127,7 +127,7 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
         allowed.lock().unwrap().recv().ok();
     });
     let mut background = Background::new("test", Stop::new().unwrap(), held);
-    answer(&mut session, &process); // The welcome.
+    answer(&mut session, &process); // Attached.
     // The second one does not fit beside the first, which is not made yet.
     for bytes in [1 << 19, 1 << 20, 1 << 18] {
         process
@@ -173,7 +173,7 @@ fn requests_are_answered_in_their_order_and_too_many_are_refused() {
 #[test]
 fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
     let (mut session, process) = session();
-    answer(&mut session, &process); // The welcome.
+    answer(&mut session, &process); // Attached.
     let mut background = background();
     let bytes = 1 << 18;
     let mut kept = Vec::new();

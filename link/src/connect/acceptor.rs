@@ -42,6 +42,17 @@ struct Unproved {
     others: Pending<TcpStream>,
 }
 
+impl Unproved {
+    /// Members have room of their own.
+    fn pool(&mut self, is_member: bool) -> &mut Pending<TcpStream> {
+        if is_member {
+            &mut self.members
+        } else {
+            &mut self.others
+        }
+    }
+}
+
 /// A place among them.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
@@ -168,12 +179,7 @@ impl<I, H> Port<I, H> {
         let source = source.to_canonical();
         let mut unproved = self.unproved();
         let is_member = unproved.addresses.contains(&source);
-        let pool = if is_member {
-            &mut unproved.members
-        } else {
-            &mut unproved.others
-        };
-        let Admission { ticket, evicted } = pool.admit(source, handle);
+        let Admission { ticket, evicted } = unproved.pool(is_member).admit(source, handle);
         drop(unproved);
         if let Some(evicted) = evicted {
             (self.refused)();
@@ -190,11 +196,7 @@ impl<I, H> Port<I, H> {
     /// It has proved who it is, or is over.
     fn settle(&self, admitted: Admitted) {
         let mut unproved = self.unproved();
-        let pool = if admitted.is_member {
-            &mut unproved.members
-        } else {
-            &mut unproved.others
-        };
+        let pool = unproved.pool(admitted.is_member);
         drop(pool.settle(admitted.source, admitted.ticket));
     }
 }

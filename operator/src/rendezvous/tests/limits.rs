@@ -139,7 +139,7 @@ async fn a_message_of_a_later_release_ends_no_stream() {
         .say(&ToOperator::Suspect {
             epoch: 1,
             rank: 1,
-            reason: SuspectReason::Dead,
+            reason: SuspicionReason::Dead,
             detail: String::new(),
         })
         .await;

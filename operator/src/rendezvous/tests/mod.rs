@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use collective::membership::Progress;
 use collective::membership::RecoveryPolicy;
-use collective::membership::SuspicionReason as SuspectReason;
+use collective::membership::SuspicionReason;
 use collective::membership::encoding::{Decoder, Features, ToOperator, ToSidecar, encode};
 use contract::CheckpointRef;
 use contract::identity::{Identity, JobId, Party};
@@ -368,7 +368,7 @@ async fn a_leader_that_leads_again_starts_with_an_empty_memory() {
         .say(&ToOperator::Suspect {
             epoch: 1,
             rank: 1,
-            reason: SuspectReason::Dead,
+            reason: SuspicionReason::Dead,
             detail: "its link closed".to_owned(),
         })
         .await;
@@ -421,7 +421,7 @@ async fn checkpoints_and_suspects_reach_the_planner() {
     );
     assert_eq!(&*newest(&reports).job.name, "digits");
 
-    let (reason, detail) = (SuspectReason::Dead, "its link closed".to_owned());
+    let (reason, detail) = (SuspicionReason::Dead, "its link closed".to_owned());
     first
         .say(&ToOperator::Suspect {
             epoch: 1,
@@ -449,7 +449,7 @@ async fn a_node_that_is_alive_again_is_suspected_no_longer_than_its_time() {
         .say(&ToOperator::Suspect {
             epoch: 1,
             rank: 1,
-            reason: SuspectReason::Frozen,
+            reason: SuspicionReason::Frozen,
             detail: "silent for 2 s".to_owned(),
         })
         .await;
@@ -517,7 +517,7 @@ async fn the_planner_learns_which_nodes_are_alive() {
     .await;
 
     // Who is only frozen may come back; who is silent for long is given up.
-    for (reason, given_up) in [(SuspectReason::Frozen, 0), (SuspectReason::Silent, 1)] {
+    for (reason, given_up) in [(SuspicionReason::Frozen, 0), (SuspicionReason::Silent, 1)] {
         let detail = "no heartbeat from it".to_owned();
         let (epoch, rank) = (1, 1);
         first

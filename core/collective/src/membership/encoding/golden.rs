@@ -5,8 +5,7 @@ use std::net::IpAddr;
 
 use crate::machine::{CallRefusal, Claim, Dispute, Mismatch, OpenReason, Opener, Reason, Verdict};
 use crate::membership::{
-    Break, Endpoint, HelloRefusal as Unwanted, MembershipMessage, Progress, Reach,
-    SuspicionReason as Suspected,
+    Break, Endpoint, HelloRefusal, MembershipMessage, Progress, Reach, SuspicionReason as Suspected,
 };
 use crate::recovery::{EpochReport, GroupReport, GroupResume, Retained, Served};
 use crate::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
@@ -212,12 +211,12 @@ fn messages() -> Vec<MembershipMessage> {
                 },
             ],
         },
-        MembershipMessage::Refused(Unwanted::Rank { rank: 9, nodes: 4 }),
-        MembershipMessage::Refused(Unwanted::Epoch { theirs: 1, ours: 2 }),
-        MembershipMessage::Refused(Unwanted::Out { rank: 1, epoch: 2 }),
-        MembershipMessage::Refused(Unwanted::Connected { rank: 1 }),
-        MembershipMessage::Refused(Unwanted::Replaced { rank: 1 }),
-        MembershipMessage::Refused(Unwanted::Broken(Break::Lost { rank: 1, by: 2 })),
+        MembershipMessage::Refused(HelloRefusal::Rank { rank: 9, nodes: 4 }),
+        MembershipMessage::Refused(HelloRefusal::Epoch { theirs: 1, ours: 2 }),
+        MembershipMessage::Refused(HelloRefusal::Out { rank: 1, epoch: 2 }),
+        MembershipMessage::Refused(HelloRefusal::Connected { rank: 1 }),
+        MembershipMessage::Refused(HelloRefusal::Replaced { rank: 1 }),
+        MembershipMessage::Refused(HelloRefusal::Broken(Break::Lost { rank: 1, by: 2 })),
     ]
 }
 

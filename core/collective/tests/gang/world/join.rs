@@ -2,7 +2,7 @@
 
 use collective::DoubleTree;
 use collective::machine::{Buffer, Config, Fence, GroupId, Input, Machine, Timing, WORLD};
-use collective::membership::MembershipEvent as Notice;
+use collective::membership::MembershipEvent;
 use collective::recovery::Resume;
 use collective::session::Begun;
 use sim::To;
@@ -20,7 +20,10 @@ impl World {
     ) {
         let sidecar = &mut self.sidecars[node];
         if sidecar.epoch == epoch && sidecar.machine.is_some() {
-            self.report(node, |connection| Notice::Joined { connection, epoch });
+            self.report(node, |connection| MembershipEvent::Joined {
+                connection,
+                epoch,
+            });
             return;
         }
         let pending = sidecar.joining.as_ref().map_or(0, |joining| joining.epoch);
@@ -84,7 +87,10 @@ impl World {
             return;
         }
         self.build(node);
-        self.report(node, |connection| Notice::Joined { connection, epoch });
+        self.report(node, |connection| MembershipEvent::Joined {
+            connection,
+            epoch,
+        });
     }
 
     pub(crate) fn build(&mut self, node: usize) {

@@ -22,9 +22,7 @@ use std::time::Duration;
 use collective::machine::{
     Broken, Effect, Fence, Frame, GroupId, Handover, Input, Machine, OpId, Reason, Recovery, WORLD,
 };
-use collective::membership::{
-    Break, Commit, Connection, MembershipEvent as Notice, MembershipMessage,
-};
+use collective::membership::{Break, Commit, Connection, MembershipEvent, MembershipMessage};
 use collective::session::Departed;
 use collective::{Call, Layout};
 use sim::{Conditions, CrashPoint, Hosts, Rng, Simulation, To};
@@ -129,7 +127,7 @@ pub(crate) enum Event {
     },
     ToLeader {
         leader: u64,
-        notice: Notice,
+        notice: MembershipEvent,
     },
     LeaderTick {
         leader: u64,
@@ -508,7 +506,7 @@ impl Simulation for World {
                 message,
             } => self.on_message(node, connection, message),
             Event::ToLeader { leader, notice } => self.on_notice(leader, notice),
-            Event::LeaderTick { leader } => self.on_notice(leader, Notice::Tick),
+            Event::LeaderTick { leader } => self.on_notice(leader, MembershipEvent::Tick),
             Event::LeaderStarts { leader } => self.become_leader(leader),
             Event::Store {
                 leader,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use collective::membership::{
-    Commit, Connection, GangPhase, Membership, MembershipEffect, MembershipEvent as Notice,
+    Commit, Connection, GangPhase, Membership, MembershipEffect, MembershipEvent,
     MembershipMessage, RecoveryPolicy,
 };
 use sim::To;
@@ -74,7 +74,7 @@ impl World {
             let hung_up = Event::HungUp { node, connection };
             let seconds = 500 * MS..3000 * MS;
             self.hosts.within(seconds, To::Process(node), hung_up);
-            let notice = Notice::Disconnected { connection };
+            let notice = MembershipEvent::Disconnected { connection };
             let lost = Event::ToLeader { leader: id, notice };
             self.hosts.within(500 * MS..15_000 * MS, To::World, lost);
         }
@@ -85,52 +85,52 @@ impl World {
         let Some(leader) = &self.leader else { return };
         let (id, connections) = (leader.id, leader.connections.clone());
         for (connection, _) in connections.into_iter().filter(|&(_, at)| at == node) {
-            let notice = Notice::Disconnected { connection };
+            let notice = MembershipEvent::Disconnected { connection };
             let lost = Event::ToLeader { leader: id, notice };
             self.hosts.within(MS..10 * MS, To::World, lost);
         }
     }
 
-    pub(crate) fn tell_leader(&mut self, node: usize, leader: u64, notice: Notice) {
+    pub(crate) fn tell_leader(&mut self, node: usize, leader: u64, notice: MembershipEvent) {
         let operator = self.operator();
         let notice = Event::ToLeader { leader, notice };
         self.hosts.send(node, operator, To::World, &notice);
     }
 
     /// What a leader handles is part of the story, but for what comes all the time.
-    fn note_notice(&self, notice: &Notice) {
+    fn note_notice(&self, notice: &MembershipEvent) {
         let who = |connection| self.leader.as_ref()?.connections.get(connection);
         match notice {
-            Notice::Heartbeat { .. } | Notice::Tick => {}
-            Notice::Stopped {
+            MembershipEvent::Heartbeat { .. } | MembershipEvent::Tick => {}
+            MembershipEvent::Stopped {
                 connection,
                 epoch,
                 reach,
                 ..
             } => self.hosts.note(("stopped", who(connection), epoch, reach)),
-            Notice::Suspect { .. }
-            | Notice::Hello { .. }
-            | Notice::Joined { .. }
-            | Notice::Recovered { .. }
-            | Notice::RankLost { .. }
-            | Notice::Gone { .. }
-            | Notice::Committed { .. }
-            | Notice::CommitFailed { .. }
-            | Notice::Leaving { .. }
-            | Notice::Disconnected { .. } => self.hosts.note(notice),
+            MembershipEvent::Suspect { .. }
+            | MembershipEvent::Hello { .. }
+            | MembershipEvent::Joined { .. }
+            | MembershipEvent::Recovered { .. }
+            | MembershipEvent::RankLost { .. }
+            | MembershipEvent::Gone { .. }
+            | MembershipEvent::Committed { .. }
+            | MembershipEvent::CommitFailed { .. }
+            | MembershipEvent::Leaving { .. }
+            | MembershipEvent::Disconnected { .. } => self.hosts.note(notice),
         }
     }
 
-    pub(crate) fn on_notice(&mut self, id: u64, notice: Notice) {
+    pub(crate) fn on_notice(&mut self, id: u64, notice: MembershipEvent) {
         self.note_notice(&notice);
         let now = self.now();
         let Some(leader) = self.leader.as_mut().filter(|leader| leader.id == id) else {
             return;
         };
-        if notice == Notice::Tick {
+        if notice == MembershipEvent::Tick {
             leader.tick = None;
         }
-        if let Notice::Disconnected { connection } = notice {
+        if let MembershipEvent::Disconnected { connection } = notice {
             leader.connections.remove(&connection);
         }
         let mut effects = Vec::new();
@@ -153,7 +153,7 @@ impl World {
                         after,
                     };
                     if self.rng.chance(1, 20) {
-                        let notice = Notice::CommitFailed { current: None };
+                        let notice = MembershipEvent::CommitFailed { current: None };
                         let failed = Event::ToLeader { leader, notice };
                         self.hosts.after(delay, To::World, failed);
                     } else {
@@ -222,9 +222,9 @@ impl World {
             }
             let epoch = commit.epoch;
             self.store.push(commit);
-            Notice::Committed { epoch }
+            MembershipEvent::Committed { epoch }
         } else {
-            Notice::CommitFailed { current }
+            MembershipEvent::CommitFailed { current }
         };
         let notice = Event::ToLeader { leader, notice };
         self.hosts.within(MS..5 * MS, To::World, notice);

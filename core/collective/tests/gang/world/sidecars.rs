@@ -7,7 +7,7 @@ use std::time::Duration;
 use collective::DoubleTree;
 use collective::machine::{Broken, Buffer, Effect, GroupId, Input, Machine};
 use collective::membership::{
-    Connection, Endpoint, HelloRefusal, MembershipEvent as Notice, MembershipMessage, Reach,
+    Connection, Endpoint, HelloRefusal, MembershipEvent, MembershipMessage, Reach,
 };
 use collective::recovery::{EpochReport, Resume};
 use collective::session::Sessions;
@@ -184,7 +184,7 @@ impl World {
         if self.hosts.runs(node) && !self.hosts.is_frozen(node) {
             self.sidecars[node].ranks.lose(local);
             self.handle(node, Input::RankLost { rank: local });
-            self.report(node, |connection| Notice::RankLost { connection });
+            self.report(node, |connection| MembershipEvent::RankLost { connection });
         }
     }
 
@@ -242,7 +242,7 @@ impl World {
         let id = leader.id;
         self.sidecars[node].connection = Some((id, connection));
         let joined = Some(self.sidecars[node].epoch).filter(|&epoch| epoch > 0);
-        let hello = Notice::Hello {
+        let hello = MembershipEvent::Hello {
             connection,
             rank: node as u32,
             endpoint: endpoint(node),
@@ -251,21 +251,21 @@ impl World {
         self.tell_leader(node, id, hello);
         let dead = |rank: u32| !self.clients[rank as usize].alive;
         if self.setup.layout.ranks(node).any(dead) {
-            self.report(node, |connection| Notice::RankLost { connection });
+            self.report(node, |connection| MembershipEvent::RankLost { connection });
         }
         self.sidecars[node].said = None;
         self.report_stopped(node);
     }
 
     /// Says something on the connection, if there is one.
-    pub(crate) fn report(&mut self, node: usize, notice: impl Fn(Connection) -> Notice) {
+    pub(crate) fn report(&mut self, node: usize, notice: impl Fn(Connection) -> MembershipEvent) {
         if let Some((leader, connection)) = self.sidecars[node].connection {
             self.tell_leader(node, leader, notice(connection));
         }
     }
 
     pub(crate) fn heartbeat(&mut self, node: usize) {
-        self.report(node, |connection| Notice::Heartbeat {
+        self.report(node, |connection| MembershipEvent::Heartbeat {
             connection,
             progress: None,
         });

@@ -1,7 +1,7 @@
 //! How a sidecar stops: it reports how far it is, asks others whether they are reached, and reports again when that changes.
 
 use collective::machine::Input;
-use collective::membership::{MembershipEvent as Notice, Reach, probes};
+use collective::membership::{MembershipEvent, Reach, probes};
 use collective::recovery::EpochReport;
 use sim::To;
 
@@ -97,7 +97,7 @@ impl World {
             return;
         }
         self.sidecars[node].said = Some(reach.clone());
-        self.report(node, |connection| Notice::Stopped {
+        self.report(node, |connection| MembershipEvent::Stopped {
             connection,
             epoch,
             report: report.clone(),
