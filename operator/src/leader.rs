@@ -80,7 +80,7 @@ pub struct Elector {
     watchdog: Option<Watchdog>,
 }
 
-/// `<pod>_<ip>`: tells the others where to send sidecars.
+/// `<pod>_<ip>`: says to the others where to send sidecars.
 pub fn identity(pod_name: &str, pod_ip: IpAddr) -> String {
     format!("{pod_name}_{pod_ip}")
 }

@@ -34,7 +34,7 @@ pub trait Mirrored: PartialEq {
 struct Entry<T> {
     value: T,
     version: u64,
-    /// When it was created by us, or last asked for, until the watch tells of it.
+    /// When it was created by us, or last asked for, until the watch shows it.
     unconfirmed: Option<Instant>,
 }
 
@@ -145,7 +145,7 @@ impl<T: Mirrored> Mirror<T> {
         self.len() == 0
     }
 
-    /// The watch tells of an object, or that it no longer matters. True when that is news.
+    /// The watch shows an object, or that it no longer matters. True when that is news.
     pub fn applied(&mut self, key: ObjectKey, version: u64, value: Option<T>) -> bool {
         self.position = self.position.max(version);
         match value {
@@ -154,7 +154,7 @@ impl<T: Mirrored> Mirror<T> {
         }
     }
 
-    /// The watch tells that an object is gone. True when that is news.
+    /// The watch shows that an object is gone. True when that is news.
     pub fn deleted(&mut self, key: &ObjectKey, version: u64) -> bool {
         self.position = self.position.max(version);
         // A new object of the same name may have been created by us already.
@@ -173,7 +173,7 @@ impl<T: Mirrored> Mirror<T> {
         });
     }
 
-    /// The listing tells of an object.
+    /// The listing shows an object.
     pub fn listed(&mut self, key: ObjectKey, version: u64, value: T) {
         if let Some(listing) = &mut self.listing {
             let entry = Entry {

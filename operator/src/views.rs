@@ -135,7 +135,7 @@ pub struct PodStatusView {
 pub struct ContainerStatusView {
     /// The container.
     pub name: String,
-    /// Its image, as the kubelet tells it.
+    /// Its image, as the kubelet reports it.
     #[serde(default)]
     pub image: String,
     /// What it does now.

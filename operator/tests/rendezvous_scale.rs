@@ -179,7 +179,7 @@ async fn dial(gang: &Gang, rank: usize, joined_epoch: Option<u64>) -> io::Result
     Ok(stream)
 }
 
-/// The beginning of the next frame: it tells the kind, and parsing thousands of rosters would take
+/// The beginning of the next frame: it has the kind, and parsing thousands of rosters would take
 /// the machine.
 async fn beginning(stream: &mut OwnedReadHalf) -> io::Result<String> {
     let mut length = [0; 4];

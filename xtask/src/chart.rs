@@ -246,7 +246,7 @@ mod tests {
         let crd = fs::read_to_string(root().join("crds/yaml/fabrics.yaml")).expect("the CRD");
         // What the operator shows is nobody's to set.
         let (crd, _status) = crd.split_once("\n          status:").expect("a status");
-        // A generated file: how deep a name stands tells whose it is.
+        // A generated file: the depth of a name says whose it is.
         let names = |depth: usize| -> BTreeSet<&str> {
             let lines = crd.lines().filter_map(|line| line.strip_suffix(':'));
             let deep = |line: &&str| line.len() - line.trim_start().len() == depth;

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::process::{Command, ExitCode, ExitStatus};
 
-/// What cargo tells about the package that it runs, which is this one. A cargo below must not see it: build scripts that
+/// What cargo says about the package that it runs, which is this one. A cargo below must not see it: build scripts that
 /// read these variables, ring's for one, would be built again each time, with everything that depends on them.
 const ABOUT_THIS_PACKAGE: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 

@@ -152,7 +152,7 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
     let started = Instant::now();
     let (sender, lines) = channel();
     let mut shown = String::new();
-    let mut told = Told::default();
+    let mut printed = Printed::default();
     let mut log: Option<Log> = None;
     let mut killed = !kill_node;
     loop {
@@ -170,8 +170,8 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
         if trains && log.as_ref().is_none_or(|log| log.attempt != job.attempt) {
             log = Some(Log::follow(cluster, job.attempt, sender.clone())?);
         }
-        show(&lines, started, &mut told);
-        if told.saved && !killed {
+        show(&lines, started, &mut printed);
+        if printed.saved && !killed {
             killed = true;
             let node = node_of(cluster, job.attempt, 1)?;
             println!(
@@ -190,12 +190,12 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
                 if let Some(log) = log.as_mut() {
                     log.finish();
                 }
-                show(&lines, started, &mut told);
-                let accuracy = told.accuracy;
+                show(&lines, started, &mut printed);
+                let accuracy = printed.accuracy;
                 return Ok(Ended {
                     attempt: job.attempt,
-                    accuracy: accuracy.context("the trainer's log tells no accuracy")?,
-                    resumed: told.resumed,
+                    accuracy: accuracy.context("the trainer's log has no accuracy")?,
+                    resumed: printed.resumed,
                 });
             }
             "Failed" => {
@@ -207,9 +207,9 @@ fn follow(cluster: &Cluster, kill_node: bool) -> Result<Ended> {
     }
 }
 
-/// What the trainer has told so far.
+/// What the trainer has printed so far.
 #[derive(Default)]
-struct Told {
+struct Printed {
     /// It has saved a checkpoint.
     saved: bool,
     /// The checkpoint that it went on from.
@@ -218,13 +218,13 @@ struct Told {
 }
 
 /// Prints what the trainer printed since the last time, and takes in what matters.
-fn show(lines: &Receiver<String>, started: Instant, told: &mut Told) {
+fn show(lines: &Receiver<String>, started: Instant, printed: &mut Printed) {
     for line in lines.try_iter().filter(|line| !is_traceback(line)) {
         println!("{:>6.1} s      {line}", started.elapsed().as_secs_f64());
         match line.split_once('=') {
-            Some(("checkpoint", _)) => told.saved = true,
-            Some(("resumed", name)) => told.resumed = Some(name.to_owned()),
-            Some(("accuracy", text)) => told.accuracy = text.parse().ok(),
+            Some(("checkpoint", _)) => printed.saved = true,
+            Some(("resumed", name)) => printed.resumed = Some(name.to_owned()),
+            Some(("accuracy", text)) => printed.accuracy = text.parse().ok(),
             Some(_) | None => {}
         }
     }
@@ -311,7 +311,7 @@ impl Log {
     /// Waits for the log's end: the container is gone, so it comes by itself.
     fn finish(&mut self) {
         if let Some(reader) = self.reader.take() {
-            // A reader that panicked has nothing more to tell.
+            // A reader that panicked has nothing more to say.
             drop(reader.join());
         }
     }

@@ -39,7 +39,7 @@ pub(crate) fn at(name: &str, done: usize, all: usize) {
     }
 }
 
-/// From here on the step gives signs of life, until [`line()`] tells its end.
+/// From here on the step gives signs of life, until [`line()`] prints its end.
 pub(crate) fn begin(name: &str) {
     static ONE_THREAD: Once = Once::new();
     ONE_THREAD.call_once(|| {

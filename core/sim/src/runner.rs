@@ -3,12 +3,12 @@
 use std::panic::{UnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-/// Runs tests by name, one after the other, and tells of them as cargo's own runner does. In the place of a test that
+/// Runs tests by name, one after the other, and reports them as cargo's own runner does. In the place of a test that
 /// cannot run here stands why. The first argument of the process that is no flag nor the value of one picks those whose
 /// names contain it.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a runner is told what to run by its arguments"
+    reason = "the arguments of a runner say what to run"
 )]
 #[expect(clippy::print_stdout, reason = "the outcomes are the result")]
 pub fn run_tests<T>(tests: impl IntoIterator<Item = (String, Result<T, String>)>) -> ExitCode

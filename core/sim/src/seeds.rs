@@ -45,7 +45,7 @@ fn seeds(count: u64, failed: &[u64], commit: Option<&str>) -> impl Iterator<Item
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "exploration is as long as it is told"
+    reason = "a variable says how long exploration takes"
 )]
 fn run_seeds(
     seeds: impl Iterator<Item = u64>,

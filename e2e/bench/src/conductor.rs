@@ -124,7 +124,7 @@ fn accept(listener: &UnixListener) -> Option<UnixStream> {
     match listener.accept() {
         Ok((stream, _)) => Some(stream),
         Err(error) if error.kind() == ErrorKind::WouldBlock => None,
-        // The next look will tell.
+        // The next look will show it.
         Err(_) => None,
     }
 }
@@ -138,7 +138,7 @@ fn greet(stream: UnixStream) -> Result<(usize, Rank)> {
     let mut line = String::new();
     stream
         .read_line(&mut line)
-        .context("failed to hear a rank")?;
+        .context("failed to read a rank's answer")?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let (["rank", rank, process], true) = (&words[..], words.len() == 3) else {
         bail!("a rank introduced itself with {line:?}");

@@ -1,4 +1,4 @@
-//! The conductor of a gang: starts a case on all ranks at once, hears what each took, and is the barrier between rounds.
+//! The conductor of a gang: starts a case on all ranks at once, reads what each took, and is the barrier between rounds.
 //! Ranks are processes that connect to its socket and speak lines: ours (`hfreduce-sidecar bench rank`), PyTorch's
 //! (`programs/gloo.py`) and MPI's (`programs/mpi.c`). Who is measured does not matter here, so all are measured alike.
 
@@ -134,7 +134,7 @@ impl Gang {
             let late = if rank == last { late } else { Duration::ZERO };
             seat.say(&format!("late {}", late.as_millis()))?;
         }
-        let answers = self.hear()?;
+        let answers = self.answers()?;
         self.release()?;
         let shares = answers.iter().take(last).map(|answer| {
             let mut numbers = answer
@@ -158,24 +158,24 @@ impl Gang {
     fn prepare(&mut self, case: Case, way: Way) -> Result<()> {
         let Load { tensors, bytes } = case.load;
         let mode = way.word();
-        self.tell(&format!(
+        self.command(&format!(
             "case {bytes} {tensors} {} {mode}",
             case.dtype.name()
         ))?;
-        self.hear().map(drop)
+        self.answers().map(drop)
     }
 
     fn release(&mut self) -> Result<()> {
-        self.tell("end")?;
-        self.hear().map(drop)
+        self.command("end")?;
+        self.answers().map(drop)
     }
 
     /// One barrier, the calls behind it: what a call took, and each of them, by the slowest rank.
     fn round(&mut self, load: Load) -> Result<(Duration, Vec<Duration>)> {
         let calls = calls(load);
-        self.tell(&format!("go {calls}"))?;
+        self.command(&format!("go {calls}"))?;
         let mut slowest = vec![0; calls + 1];
-        for answer in self.hear()? {
+        for answer in self.answers()? {
             let numbers: Vec<u64> = answer
                 .split(' ')
                 .filter_map(|word| word.parse().ok())
@@ -194,12 +194,12 @@ impl Gang {
         Ok((all / calls as u32, times.collect()))
     }
 
-    fn tell(&mut self, words: &str) -> Result<()> {
+    fn command(&mut self, words: &str) -> Result<()> {
         self.ranks.iter_mut().try_for_each(|rank| rank.say(words))
     }
 
     /// Every rank's answer, in order. An error if one failed.
-    fn hear(&mut self) -> Result<Vec<String>> {
+    fn answers(&mut self) -> Result<Vec<String>> {
         let processes = &self.processes;
         let answers = self.ranks.iter_mut().enumerate().map(|(number, rank)| {
             let mut line = String::new();
@@ -233,7 +233,7 @@ fn enough(rounds: usize, elapsed: Duration) -> bool {
 impl Drop for Gang {
     fn drop(&mut self) {
         // Who cannot be asked any more is killed.
-        let _ = self.tell("quit");
+        let _ = self.command("quit");
         let start = Instant::now();
         let serves = |process: &Process| self.sidecars.contains(&process.child.id());
         for process in self.processes.iter_mut() {

@@ -25,7 +25,7 @@ const VOLUME_SHARED_MEMORY: &str = "fireflyer-shm";
 const VOLUME_CHECKPOINT: &str = "fireflyer-checkpoint";
 /// From the chart; it does not preempt, so a job never pushes out another by priority.
 const PRIORITY_CLASS: &str = "fireflyer-training";
-/// On top of acknowledging and saving: signals, the sidecar's farewell, the report.
+/// On top of acknowledging and saving: signals, the sidecar's end, the report.
 const GRACE_MARGIN_SECONDS: u32 = 10;
 
 /// What all pods of the cluster have in common; from the operator's flags.

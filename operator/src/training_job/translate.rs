@@ -35,7 +35,7 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
 /// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables
 /// for one. The kubelet's own words may change with each try.
 const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
-/// Reasons by which a kubelet tells that it lost a container over a restart of its node.
+/// Reasons by which a kubelet reports that it lost a container over a restart of its node.
 const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
 /// Longest text that is taken over from elsewhere into a status.
 const TEXT_BYTES: usize = 1024;

@@ -19,7 +19,7 @@ use crate::mirror::{Mirror, Mirrored};
 
 /// Objects in one page of a listing: 500 pods of 8 KB are 4 MB decoded at a time.
 const PAGE: u32 = 500;
-/// The API server ends a watch after so long, and tells its position shortly before.
+/// The API server ends a watch after so long, and sends its position shortly before.
 const WATCH: Duration = Duration::from_secs(25);
 /// A watch that says nothing for so long is given up: its connection is dead.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -175,7 +175,7 @@ where
         self.read(stream.map_err(gone)?, began, position).await
     }
 
-    /// Takes over what a watch tells that began at this moment.
+    /// Takes over what a watch shows that began at this moment.
     async fn read(
         &self,
         stream: impl Stream<Item = kube::Result<WatchEvent<K>>> + Send,

@@ -147,7 +147,7 @@ async fn a_position_that_is_too_old_and_a_request_lead_to_a_new_listing() {
         cluster.changed().await;
     }
     assert!(!holds("old"));
-    // Errors of the watch alone keep what is known, and its age tells.
+    // Errors of the watch alone keep what is known, and its age shows it.
     let tries = || asked.lock().unwrap().len();
     while tries() < 8 {
         sleep(Duration::from_secs(1)).await;

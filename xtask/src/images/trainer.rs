@@ -41,7 +41,7 @@ fn with_layer(base: &Path, wheel: &Path, layer: &Path) -> anyhow::Result<(PathBu
         environment: TRAINER_ENVIRONMENT.map(str::to_owned).to_vec(),
         user: Some(NOBODY),
     };
-    // The base's name tells its content.
+    // The base's name contains a digest of its recipe.
     let content = format!("{config:?} {:?} {}", base.file_name(), digest::file(layer)?);
     let key = short_key(content.as_bytes())?;
     let archive = images_folder()?.join(format!("trainer-{key}.tar"));

@@ -1,5 +1,5 @@
 //! Adds up what the stages' runners say: their closing lines, and while one is under way its tests one by
-//! one, so that a runner that is ended has still told what it had done.
+//! one, so that a runner that is ended has still printed what it had done.
 
 use std::ops::AddAssign;
 

@@ -224,13 +224,13 @@ fn run_one(command: &mut Command, limit: Duration) -> Result<(Result<(), String>
     // Its ends of the pipe are ours, too; the output would never end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let said = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&said);
+    let collected = Arc::clone(&said);
     let reader = thread::spawn(move || {
         let mut output = output;
         let mut bytes = [0; 4096];
         while let Ok(read @ 1..) = output.read(&mut bytes) {
-            let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-            heard.extend_from_slice(&bytes[..read]);
+            let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+            collected.extend_from_slice(&bytes[..read]);
         }
     });
     let ended = match wait(&mut child, limit)? {

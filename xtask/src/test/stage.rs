@@ -56,7 +56,7 @@ impl Stage {
 
     fn show(&self, watchdog: &Watchdog, mut line: impl FnMut(&str)) -> Result<()> {
         let words = self.command.join(" ");
-        // Both streams, in the order in which they come: cargo tells on stderr what it builds.
+        // Both streams, in the order in which they come: cargo says on stderr what it builds.
         let (output, input) = io::pipe().context("failed to make a pipe")?;
         let mut command = child::command(&self.command[0]);
         command
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_is_ended_has_told_its_tests() {
-        let (told, orders) = channel();
+        let (sender, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         let done = env::temp_dir().join(format!("fireflyer-stage-{}", process::id()));
         let stage = shell(&format!(
@@ -138,7 +138,7 @@ mod tests {
             let stage = scope.spawn(|| stage.run(&watchdog));
             let limit = Duration::from_secs(60);
             ::cluster::until("two tests", limit, || Ok(done.exists().then_some(()))).unwrap();
-            told.send("SIGTERM").unwrap();
+            sender.send("SIGTERM").unwrap();
             stage.join().unwrap()
         });
         fs::remove_dir(&done).unwrap();
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_comes_on_stderr_is_read_as_well() {
-        let (_told, orders) = channel();
+        let (_sender, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         let ended = shell("echo '   Compiling link v0.1.0' >&2").run(&watchdog);
         ended.result.unwrap();

@@ -1,5 +1,5 @@
-//! Ends the stages under way, with all that they started, when the time is over or when we are told to
-//! end. A stage is a process group of its own, so nothing else hears of it, not even of Ctrl-C.
+//! Ends the stages under way, with all that they started, when the time is over or a signal asks for
+//! it. A stage is a process group of its own, so no other signal reaches it, not even that of Ctrl-C.
 
 use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -34,7 +34,7 @@ impl Watchdog {
     pub(super) fn start(limit: Duration) -> Result<Self> {
         let mut signals =
             Signals::new([SIGINT, SIGTERM]).context("failed to listen for signals")?;
-        let (told, orders) = channel();
+        let (sender, orders) = channel();
         thread::spawn(move || {
             for signal in signals.forever() {
                 let name = if signal == SIGINT {
@@ -42,8 +42,8 @@ impl Watchdog {
                 } else {
                     "SIGTERM"
                 };
-                // The first is obeyed; there is nobody to hear a second.
-                let _ = told.send(name);
+                // The first is obeyed; nobody receives a second.
+                let _ = sender.send(name);
             }
         });
         Ok(Self::obeying(limit, orders))
@@ -57,7 +57,7 @@ impl Watchdog {
         let watching = watchdog.clone();
         thread::spawn(move || {
             let why = match orders.recv_timeout(limit) {
-                Ok(signal) => format!("told to end by {signal}"),
+                Ok(signal) => format!("ended by {signal}"),
                 Err(RecvTimeoutError::Timeout) => {
                     format!("the time limit of {} minutes is over", limit.as_secs() / 60)
                 }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_time_limit_ends_a_stage_and_all_that_it_started() {
-        let (_told, orders) = channel();
+        let (_sender, orders) = channel();
         let mut child = family();
         let watchdog = Watchdog::obeying(Duration::from_millis(200), orders);
         // On a slow machine the time may be over already.
@@ -169,11 +169,11 @@ mod tests {
 
     #[test]
     fn an_order_ends_a_stage_and_the_next_does_not_start() {
-        let (told, orders) = channel();
+        let (sender, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         let mut first = family();
         watchdog.watch(first.id()).unwrap();
-        told.send("SIGINT").unwrap();
+        sender.send("SIGINT").unwrap();
         wait_for_all(&mut first);
         assert!(watchdog.ended(first.id()).is_err());
 
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_fails_ends_those_beside_it() {
-        let (_told, orders) = channel();
+        let (_sender, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         let mut beside = family();
         watchdog.watch(beside.id()).unwrap();
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_stage_that_ends_by_itself_is_no_error() {
-        let (_told, orders) = channel();
+        let (_sender, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         watchdog.watch(u32::MAX).unwrap();
         watchdog.ended(u32::MAX).unwrap();

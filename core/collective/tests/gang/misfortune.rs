@@ -32,7 +32,7 @@ enum Misfortune {
     Freeze,
     /// No message passes between two parts of the group any more.
     Partition,
-    /// The authority ends the epoch, heard by one node first.
+    /// The authority ends the epoch; one node receives that first.
     Revocation,
 }
 

@@ -110,6 +110,6 @@ int main(int argc, char **argv) {
             gang_say("failed unknown words");
         }
     }
-    /* The conductor is gone, and with it perhaps other ranks: no farewell to wait for. */
+    /* The conductor is gone, and with it perhaps other ranks: nothing to wait for. */
     _exit(1);
 }

@@ -63,7 +63,7 @@ def _serve(conductor: str, number: int, rank: Rank) -> None:
             break
         try:
             answer = _obey(rank, words)
-        except Exception as error:  # What went wrong is for the conductor to tell.
+        except Exception as error:  # What went wrong is for the conductor to report.
             answer = "failed " + " ".join(str(error).split())
         stream.write(answer + "\n")
 

@@ -419,12 +419,12 @@ async fn whose_an_existing_attempt_is_decides_what_helps() {
         panic!("only somebody can help")
     };
     assert!(why.contains("exists and belongs to"), "{why}");
-    let strangers = wait_for(|line| match line {
+    let foreign = wait_for(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
         line if line.contains("configmaps") => (200, config_map(None)),
         _ => (200, job_json(5)),
     });
-    let Wait::Refused(why) = strangers.await else {
+    let Wait::Refused(why) = foreign.await else {
         panic!("only somebody can help")
     };
     assert_eq!(

@@ -100,7 +100,7 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
         theirs.apply(vec![create()]).await.unwrap_err().wait,
         Wait::Retry
     );
-    let strangers = world(|line| match line {
+    let foreign = world(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
         line if line.contains("trainingjobs") => (200, job_json(5)),
         _ => {
@@ -110,6 +110,6 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
         }
     })
     .with_attempt();
-    let wait = strangers.apply(vec![create()]).await.unwrap_err().wait;
+    let wait = foreign.apply(vec![create()]).await.unwrap_err().wait;
     assert!(matches!(wait, Wait::Refused(why) if why.contains("pod digits-1-1")));
 }

@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// The kubelet tells how the trainer of a pod ended, and that nothing of it runs any more.
+    /// The kubelet reports how the trainer of a pod ended, and that nothing of it runs any more.
     pub(super) fn ends(&mut self, path: &str, message: &TerminationMessage) {
         let text = String::from_utf8(message.encode()).unwrap();
         let ended = json!({"terminated": {"exitCode": 0, "message": text}});
