@@ -390,6 +390,18 @@ pub async fn leader_node(context: &Context) -> Result<String> {
         .context("the leader has no node")
 }
 
+/// The first of these ranks whose node can be taken away: the leader is another matter.
+pub async fn victim(context: &Context, name: &str, ranks: [u32; 2]) -> Result<(u32, String)> {
+    let leader = leader_node(context).await?;
+    for rank in ranks {
+        let node = context.node_of(name, rank).await?;
+        if node != leader {
+            return Ok((rank, node));
+        }
+    }
+    bail!("ranks {ranks:?} are both on the leader's node {leader}")
+}
+
 /// Whether all that ran in the pod is over.
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod

@@ -16,6 +16,7 @@ use cluster::{Cluster, ClusterOptions, Name, NodeEngine};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use scenarios::runner::{self, ScenarioOutcome};
+use scenarios::scenario::ZONES;
 use scenarios::{crash, logs, member, scenario};
 
 const USAGE: &str = "
@@ -27,8 +28,6 @@ Usage: scenarios run [--filter NAME] [--cluster NAME] [--keep]
   --cluster NAME  use this name for the cluster (default e2e)
   --keep          use the cluster as it is when it is up, and leave it up afterwards";
 
-/// Real nodes of the cluster: two zones of two.
-const ZONES: [&str; 4] = ["a", "a", "b", "b"];
 /// Simulated nodes beside them.
 const SIMULATED_NODES: usize = 200;
 

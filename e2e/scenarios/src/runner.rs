@@ -1,25 +1,26 @@
-//! Runs scenarios: as many at once as the cluster has nodes for, the destructive ones alone; has
-//! the logs of each that fails kept and says where.
+//! Runs scenarios side by side, as far as what each needs and breaks permits; has the logs of each that fails kept and
+//! says where.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use cluster::Cluster;
 use futures::future::BoxFuture;
 use kube::Client;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 
 use crate::context::Context;
 use crate::logs::Logs;
+use crate::scenario::ZONE_NODES;
 
 /// A claim about the product that can be seen to hold on a cluster.
 #[derive(Clone, Copy)]
 pub struct Scenario {
     /// The claim, as a name.
     pub name: &'static str,
-    /// How many real nodes it needs at most; what it may share the cluster with follows from that.
+    /// What it takes of the cluster; which others may run beside it follows from that.
     pub needs: Needs,
     /// The claim, as a program.
     pub run: fn(Context) -> BoxFuture<'static, Result<()>>,
@@ -40,14 +41,56 @@ impl std::fmt::Debug for Scenario {
     }
 }
 
-/// What a scenario takes of the cluster while it runs.
+/// More nodes than there are: all.
+pub const ALL: u32 = u32::MAX;
+
+/// What a scenario takes of the cluster while it runs: so many real nodes at most, and what others must not rely on
+/// meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// This many real nodes; others may use the rest.
+    /// It holds while others lose nodes of theirs and the operator's leader changes.
     Nodes(u32),
-    /// Kills nodes or replaces the operator: nothing else may run.
-    Everything,
+    /// It breaks nothing, and counts nodes or Events: no node may be lost and the leader may not change.
+    Intact(u32),
+    /// The leader, or a node of its own, is not there for a while.
+    Breaks(u32),
+    /// A node of its own is lost without a word, and perhaps the leader with it.
+    LosesNodes(u32),
+    /// It replaces parts of the chart, counts the writes of everybody, or depends on an idle machine.
+    Alone(u32),
 }
+
+impl Needs {
+    /// Zones that its jobs may touch. A gang of two is in one zone, one of three in two.
+    fn zones(self, total: u32) -> u32 {
+        let (Self::Nodes(nodes)
+        | Self::Intact(nodes)
+        | Self::Breaks(nodes)
+        | Self::LosesNodes(nodes)
+        | Self::Alone(nodes)) = self;
+        nodes.div_ceil(ZONE_NODES).min(total)
+    }
+
+    /// Whether both may run at once, if there are nodes for both.
+    fn agrees(self, other: Self) -> bool {
+        use Needs::{Alone, Breaks, Intact, LosesNodes, Nodes};
+        match (self, other) {
+            (Alone(_), _) | (_, Alone(_)) => false,
+            (Nodes(_), _) | (_, Nodes(_)) | (Intact(_), Intact(_)) => true,
+            (Intact(_) | Breaks(_) | LosesNodes(_), _) => false,
+        }
+    }
+
+    /// Whether it may begin beside those that run, with so many zones that nobody may use.
+    fn fits(self, running: impl Iterator<Item = Self> + Clone, closed: u32, total: u32) -> bool {
+        let taken: u32 = running.clone().map(|other| other.zones(total)).sum();
+        let free = total.saturating_sub(taken + closed);
+        self.zones(total) <= free && running.into_iter().all(|other| self.agrees(other))
+    }
+}
+
+/// The operator gives nobody a node that was lost less than this ago: nor does the runner give its zone.
+const SUSPICION: Duration = Duration::from_secs(60);
 
 /// What came of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,39 +152,55 @@ pub async fn run(
     scenarios: &[Scenario],
     filter: &str,
 ) -> Result<ScenarioOutcome> {
-    let total = u32::try_from(cluster.nodes().count()).context("too many nodes")?;
-    let free = Arc::new(Semaphore::new(total as usize));
-    let mut running = JoinSet::new();
+    let nodes = u32::try_from(cluster.nodes().count()).context("too many nodes")?;
+    let zones = nodes / ZONE_NODES;
     let mut outcome = ScenarioOutcome::default();
-    let mut chosen: Vec<Scenario> = scenarios
+    let mut waiting: Vec<Scenario> = scenarios
         .iter()
         .filter(|scenario| picks(filter, scenario))
         .copied()
         .collect();
-    // Shared ones first; the sort is stable, so the list's order says which is worth starting early.
-    chosen.sort_by_key(|scenario| scenario.needs == Needs::Everything);
-    for scenario in chosen {
-        let permits = match scenario.needs {
-            Needs::Nodes(nodes) => nodes.min(total),
-            Needs::Everything => total,
-        };
-        let permit = Arc::clone(&free).acquire_many_owned(permits).await?;
-        let client = client.clone();
-        let cluster = Arc::clone(&cluster);
-        running.spawn(async move {
-            let held = report(scenario, client, cluster).await;
-            drop(permit);
-            held
+    let mut tasks = JoinSet::new();
+    let mut running: HashMap<Id, Needs> = HashMap::new();
+    // When nodes were lost; one zone of each loss is closed for a while.
+    let mut losses: Vec<Instant> = Vec::new();
+    loop {
+        losses.retain(|loss| loss.elapsed() < SUSPICION);
+        let closed = u32::try_from(losses.len()).unwrap_or(zones);
+        // The list's order says which is worth starting early.
+        let next = waiting.iter().position(|scenario| {
+            let others = running.values().copied();
+            scenario.needs.fits(others, closed, zones)
         });
-    }
-    while let Some(held) = running.join_next().await {
-        if held.unwrap_or(false) {
-            outcome.passed += 1;
-        } else {
-            outcome.failed += 1;
+        if let Some(next) = next {
+            let scenario = waiting.remove(next);
+            let task = tasks.spawn(report(scenario, client.clone(), Arc::clone(&cluster)));
+            running.insert(task.id(), scenario.needs);
+            continue;
+        }
+        let reopens = losses.first().map(|loss| *loss + SUSPICION);
+        tokio::select! {
+            Some(ended) = tasks.join_next_with_id() => {
+                let (id, held) = match ended {
+                    Ok((id, held)) => (id, held),
+                    Err(panic) => (panic.id(), false),
+                };
+                if let Some(Needs::LosesNodes(_)) = running.remove(&id) {
+                    losses.push(Instant::now());
+                }
+                outcome.passed += usize::from(held);
+                outcome.failed += usize::from(!held);
+            }
+            () = sleep_until(reopens), if reopens.is_some() && !waiting.is_empty() => {}
+            else => return Ok(outcome),
         }
     }
-    Ok(outcome)
+}
+
+async fn sleep_until(time: Option<Instant>) {
+    if let Some(time) = time {
+        tokio::time::sleep_until(time.into()).await;
+    }
 }
 
 async fn report(scenario: Scenario, client: Client, cluster: Arc<Cluster>) -> bool {
@@ -200,5 +259,54 @@ fn clear(cluster: &Cluster, namespace: &str, how: &str) {
         .and_then(|mut kubectl| cluster::command::run(&mut kubectl));
     if let Err(error) = deleted {
         println!("    namespace {namespace} was not deleted: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+    use super::Needs::{self, Alone, Breaks, Intact, LosesNodes, Nodes};
+    use crate::scenario::{BESIDE, REAL, ZONES};
+
+    fn fits(needs: Needs, running: &[Needs], closed: u32) -> bool {
+        needs.fits(running.iter().copied(), closed, 3)
+    }
+
+    #[test]
+    fn scenarios_share_the_cluster_as_long_as_there_are_zones() {
+        assert!(fits(Nodes(2), &[Nodes(2), Nodes(1)], 0));
+        assert!(!fits(Nodes(1), &[Nodes(2), Nodes(1), Nodes(2)], 0));
+        assert!(fits(Nodes(0), &[Nodes(ALL)], 0));
+        assert!(!fits(Nodes(3), &[Nodes(2), Nodes(1)], 0));
+        assert!(!fits(Nodes(2), &[Nodes(2), Nodes(2)], 1));
+    }
+
+    #[test]
+    fn only_one_breaks_something_and_only_beside_those_that_do_not_mind() {
+        for breaks in [Breaks(2), LosesNodes(2)] {
+            assert!(fits(breaks, &[Nodes(2), Nodes(0)], 0));
+            assert!(fits(Nodes(2), &[breaks], 0));
+            for other in [Intact(0), Breaks(2), LosesNodes(2)] {
+                assert!(!fits(breaks, &[other], 0), "{breaks:?} beside {other:?}");
+                assert!(!fits(other, &[breaks], 0), "{other:?} beside {breaks:?}");
+            }
+        }
+        assert!(fits(Intact(2), &[Intact(2), Nodes(2)], 0));
+    }
+
+    #[test]
+    fn alone_means_beside_nobody_even_without_nodes() {
+        assert!(fits(Alone(2), &[], 2));
+        assert!(!fits(Alone(0), &[Nodes(0)], 0));
+        assert!(!fits(Nodes(0), &[Alone(0)], 0));
+    }
+
+    #[test]
+    fn every_scenario_fits_an_idle_cluster() {
+        let zones = u32::try_from(ZONES.len()).unwrap() / crate::scenario::ZONE_NODES;
+        for scenario in REAL.iter().chain(BESIDE) {
+            let needs = scenario.needs;
+            assert!(needs.fits(std::iter::empty(), 0, zones), "{scenario:?}");
+        }
     }
 }

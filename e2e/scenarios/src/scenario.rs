@@ -1,8 +1,9 @@
-//! All scenarios, longest first: the order in which the runner starts them.
+//! All scenarios, in the order in which the runner starts them where it may: first those that take the whole cluster, whose
+//! nodes nobody has lost yet; then the longest, and those that break something, of which one runs at a time.
 
 use std::time::Duration;
 
-use crate::runner::{Needs, Scenario};
+use crate::runner::{ALL, Needs, Scenario};
 use crate::scenario;
 
 pub mod api;
@@ -21,18 +22,68 @@ pub(crate) const START: Duration = Duration::from_secs(60);
 /// The cluster under test calls a node lost after 8 to 10 s; ten times that is the limit.
 const NODE_LOSS: Duration = Duration::from_secs(100);
 
+/// Real nodes of the cluster: zones of two, so that a gang of three crosses zones.
+pub const ZONES: [&str; 6] = ["a", "a", "b", "b", "c", "c"];
+/// Real nodes of each zone.
+pub(crate) const ZONE_NODES: u32 = 2;
+
 /// Scenarios on real nodes (T4).
 pub const REAL: &[Scenario] = &[
+    // Its job may not be on the leader's node, wherever that is.
     scenario!(
-        Needs::Nodes(2),
-        training::digits_reach_accuracy_over_hfreduce
+        Needs::Breaks(ALL),
+        faults::killed_leader_is_followed_without_a_restart
     ),
+    // It cordons every node but its own.
+    scenario!(
+        Needs::Nodes(ALL),
+        devices::kubelet_restart_keeps_job_and_devices
+    ),
+    // Two gangs over two zones each, of which one may cross at a time.
+    scenario!(Needs::Intact(4), lifecycle::second_job_waits_for_the_first),
     scenario!(
         Needs::Nodes(2),
         training::hfreduce_and_gloo_train_the_same_model
     ),
     scenario!(
+        Needs::Breaks(4),
+        survival::cordoned_and_deleted_nodes_are_left_once_by_the_contract
+    ),
+    scenario!(
+        Needs::Breaks(3),
+        survival::leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_up
+    ),
+    scenario!(
+        Needs::LosesNodes(3),
+        shrink::of_a_partition_one_side_goes_on_and_the_other_takes_no_step
+    ),
+    scenario!(
         Needs::Nodes(2),
+        training::digits_reach_accuracy_over_hfreduce
+    ),
+    scenario!(
+        Needs::LosesNodes(4),
+        faults::killed_node_is_replaced_and_the_job_goes_on
+    ),
+    scenario!(
+        Needs::Breaks(2),
+        survival::restarted_runtime_and_patched_readiness_end_no_gang
+    ),
+    scenario!(
+        Needs::Nodes(2),
+        lifecycle::job_deleted_while_starting_leaves_nothing
+    ),
+    scenario!(
+        Needs::Nodes(1),
+        lifecycle::missing_image_is_a_condition_and_no_storm
+    ),
+    scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
+    scenario!(
+        Needs::Nodes(2),
+        forged::nobody_else_decides_where_a_job_runs
+    ),
+    scenario!(
+        Needs::Intact(2),
         lifecycle::suspended_job_saves_and_resumes_from_there
     ),
     scenario!(Needs::Nodes(2), faults::dead_rank_restarts_the_whole_gang),
@@ -41,26 +92,14 @@ pub const REAL: &[Scenario] = &[
         faults::survivors_that_cannot_save_are_removed_at_once
     ),
     scenario!(
-        Needs::Nodes(2),
-        forged::nobody_else_decides_where_a_job_runs
-    ),
-    scenario!(
         Needs::Nodes(1),
         faults::failing_program_ends_with_its_last_words
     ),
     scenario!(
         Needs::Nodes(1),
-        lifecycle::missing_image_is_a_condition_and_no_storm
-    ),
-    scenario!(
-        Needs::Nodes(2),
-        lifecycle::job_deleted_while_starting_leaves_nothing
-    ),
-    scenario!(
-        Needs::Nodes(1),
         devices::trainer_sees_the_devices_of_its_node
     ),
-    scenario!(Needs::Nodes(0), lifecycle::gang_that_cannot_fit_says_why),
+    scenario!(Needs::Intact(0), lifecycle::gang_that_cannot_fit_says_why),
     scenario!(
         Needs::Nodes(0),
         lifecycle::claim_of_one_node_is_refused_for_two
@@ -77,67 +116,40 @@ pub const REAL: &[Scenario] = &[
         Needs::Nodes(1),
         api::refused_pod_is_reported_before_nodes_are_given
     ),
-    scenario!(Needs::Nodes(0), api::every_refusal_says_what_to_do),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),
-    scenario!(Needs::Nodes(0), api::agent_labels_its_own_node_only),
+    scenario!(Needs::Intact(0), api::agent_labels_its_own_node_only),
     scenario!(
-        Needs::Nodes(0),
+        Needs::Intact(0),
         api::only_the_nodes_agents_need_more_than_restricted
     ),
-    scenario!(Needs::Everything, lifecycle::second_job_waits_for_the_first),
+    // Takes every other node, so that a job can only get the one that came back.
     scenario!(
-        Needs::Everything,
-        devices::kubelet_restart_keeps_job_and_devices
-    ),
-    scenario!(
-        Needs::Everything,
-        faults::killed_node_is_replaced_and_the_job_goes_on
-    ),
-    scenario!(
-        Needs::Everything,
-        faults::killed_leader_is_followed_without_a_restart
-    ),
-    scenario!(
-        Needs::Everything,
-        survival::restarted_runtime_and_patched_readiness_end_no_gang
-    ),
-    scenario!(
-        Needs::Everything,
-        survival::leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_up
-    ),
-    scenario!(
-        Needs::Everything,
-        survival::idle_connections_cost_neither_lease_nor_members
-    ),
-    scenario!(
-        Needs::Everything,
-        survival::cordoned_and_deleted_nodes_are_left_once_by_the_contract
-    ),
-    scenario!(
-        Needs::Everything,
+        Needs::LosesNodes(ALL),
         shrink::node_dies_and_the_others_go_on_without_a_restart
     ),
+    // Thousands of connections take the processors.
     scenario!(
-        Needs::Everything,
-        shrink::of_a_partition_one_side_goes_on_and_the_other_takes_no_step
+        Needs::Alone(2),
+        survival::idle_connections_cost_neither_lease_nor_members
     ),
-    scenario!(Needs::Everything, upgrade::chart_upgrade_interrupts_no_job),
+    // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
+    scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),
     scenario!(
-        Needs::Everything,
+        Needs::Alone(2),
         upgrade::uninstall_keeps_jobs_and_reinstall_goes_on
     ),
 ];
 
 /// Scenarios with parts of ours beside the control plane: a crashing operator, and what plays the
-/// sidecars of simulated nodes (T5).
+/// sidecars of simulated nodes (T5). The first replaces the operator, the others count everybody's writes.
 pub const BESIDE: &[Scenario] = &[
     scenario!(
-        Needs::Everything,
+        Needs::Alone(2),
         upgrade::operator_killed_after_every_write_finishes_the_job
     ),
     scenario!(
-        Needs::Everything,
+        Needs::Alone(0),
         scale::hundred_jobs_on_two_hundred_nodes_all_finish
     ),
-    scenario!(Needs::Everything, scale::quiet_minute_has_no_writes),
+    scenario!(Needs::Alone(0), scale::quiet_minute_has_no_writes),
 ];

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn scenarios_are_found_in_one_line_and_in_several() {
-        let text = "use a::b;\nscenario!(Needs::Nodes(2), api::one),\nscenario!(\n    Needs::Everything,\n    scale::two\n),";
+        let text = "use a::b;\nscenario!(Needs::Nodes(2), api::one),\nscenario!(\n    Needs::Alone(0),\n    scale::two\n),";
         assert_eq!(names(text), ["api::one", "scale::two"]);
     }
 }

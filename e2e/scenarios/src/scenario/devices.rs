@@ -53,8 +53,17 @@ pub async fn kubelet_restart_keeps_job_and_devices(context: Context) -> Result<(
     context.delete("unmoved").await?;
     context.is_gone("unmoved", START * 2).await?;
     // The new kubelet gives nothing out before the agent has registered with it.
-    let all = u32::try_from(context.cluster.nodes().count())?;
-    devices_are_given(&context, "after", all).await
+    let nodes = context.cluster.nodes();
+    let names = nodes.map(|other| other.name().to_owned());
+    let others: Vec<_> = names.filter(|other| *other != node).collect();
+    for other in &others {
+        context.cordon(other, true).await?;
+    }
+    let given = devices_are_given(&context, "after", 1).await;
+    for other in &others {
+        context.cordon(other, false).await?;
+    }
+    given
 }
 
 /// Runs a job that prints what each of its ranks sees: all that the fixture's node has.

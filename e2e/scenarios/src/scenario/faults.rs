@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::context::{Context, has_ended, leader_node};
+use crate::context::{Context, has_ended, leader_node, victim};
 use crate::jobs::{NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
@@ -129,7 +129,7 @@ pub async fn failing_program_ends_with_its_last_words(context: Context) -> Resul
 
 pub async fn killed_node_is_replaced_and_the_job_goes_on(context: Context) -> Result<()> {
     starts_and_saves(&context, "survivor").await?;
-    let lost = context.node_of("survivor", 1).await?;
+    let (_, lost) = victim(&context, "survivor", [1, 0]).await?;
     context.cluster.node(&lost)?.kill()?;
     let ended = context
         .reaches("survivor", Phase::Succeeded, NODE_LOSS + START)

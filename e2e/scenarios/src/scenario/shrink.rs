@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use crds::training_job::{MembershipStatus, Phase, RankRange, TrainingJobStatus};
 use serde_json::json;
 
-use crate::context::{Context, leader_node};
+use crate::context::{Context, victim};
 use crate::jobs::{ENDS_WELL, RUNS_UNTIL_ASKED, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
@@ -73,18 +73,6 @@ async fn reaches_step(context: &Context, name: &str, rank: u32, step: u32) -> Re
             Ok(last.filter(|last| *last >= step).map(drop))
         })
         .await
-}
-
-/// The first of these ranks whose node can be taken away: the leader is another matter.
-async fn victim(context: &Context, name: &str, ranks: [u32; 2]) -> Result<(u32, String)> {
-    let leader = leader_node(context).await?;
-    for rank in ranks {
-        let node = context.node_of(name, rank).await?;
-        if node != leader {
-            return Ok((rank, node));
-        }
-    }
-    anyhow::bail!("ranks {ranks:?} are both on the leader's node {leader}")
 }
 
 /// Waits until the job says that it goes on without this node.
@@ -171,10 +159,12 @@ pub async fn node_dies_and_the_others_go_on_without_a_restart(context: Context) 
         status.ready_nodes
     );
     context.node_ready(&lost, true, NODE_LOSS).await?;
-    // Of four nodes two train and one is taken here, so the next job needs the one that came back.
-    context
-        .start(&TestJob::shell("spare", 1, RUNS_UNTIL_ASKED))
-        .await?;
+    // Of six nodes two train and three are taken here, so the next job needs the one that came back.
+    for (name, nodes) in [("spares", 2), ("spare", 1)] {
+        context
+            .start(&TestJob::shell(name, nodes, RUNS_UNTIL_ASKED))
+            .await?;
+    }
     context
         .submit(&TestJob::shell("next", 1, ENDS_WELL))
         .await?;
