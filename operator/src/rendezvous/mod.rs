@@ -1,6 +1,6 @@
 //! The rendezvous service: where the sidecars of an attempt find each other. It authenticates them,
-//! keeps one [`collective::membership::Membership`] for each attempt, and passes to the planner what
-//! the gangs report. Only the leader serves; a standby sends sidecars to it. Nothing here is
+//! keeps one [`collective::membership::Membership`] for each attempt, and passes on to the planner
+//! what the gangs report. Only the leader serves; a standby sends sidecars to it. Nothing here is
 //! durable but who goes on after a loss, see `store`: a new leader learns the rest from sidecars
 //! that dial again.
 
