@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use collective::encoding::{self, HEADER_BYTES, PAYLOAD_LIMIT_BYTES};
+use collective::encoding::{self, CALL_WORDS, HEADER_BYTES, PAYLOAD_LIMIT_BYTES};
 use collective::machine::{
     Broken, CallRefusal, Claim, Claimed, Dispute, Fence, Frame, MessageId, Mismatch, OpenReason,
     Opener, ProtocolViolation, Reason, Stream, Verdict, Watermark,
@@ -25,6 +25,7 @@ fn call(rng: &mut Rng) -> Call {
         ReduceOp::Sum,
         ReduceOp::Avg,
         ReduceOp::Max,
+        ReduceOp::Min,
         ReduceOp::PremulSum(Factor::new(0.5)),
     ]);
     let root = rng.next_u64() as u32 >> 1;
@@ -34,9 +35,12 @@ fn call(rng: &mut Rng) -> Call {
         OpKind::ReduceScatter { op },
         OpKind::Broadcast { root },
         OpKind::AllGather,
+        OpKind::Gather { root },
         OpKind::Scatter { root },
+        OpKind::AllToAll { with: None },
         OpKind::AllToAll { with: Some(root) },
         OpKind::Send { to: root },
+        OpKind::Receive { from: root },
         OpKind::Barrier,
         OpKind::Close,
     ]);
@@ -64,6 +68,35 @@ fn opener(rng: &mut Rng) -> Opener {
     }
 }
 
+fn reason(rng: &mut Rng) -> Reason {
+    *rng.pick(&[
+        Reason::Root,
+        Reason::Size,
+        Reason::Factor,
+        Reason::Parts,
+        Reason::Input,
+        Reason::Limit,
+        Reason::Memory,
+        Reason::Splits,
+        Reason::RootLost,
+        Reason::RanksLost,
+        Reason::NotReplicated,
+        Reason::Closed,
+        Reason::Left,
+        Reason::Tags,
+    ])
+}
+
+fn open_reason(rng: &mut Rng) -> OpenReason {
+    *rng.pick(&[
+        OpenReason::Ranks,
+        OpenReason::Taken,
+        OpenReason::Groups,
+        OpenReason::Links,
+        OpenReason::Gateway,
+    ])
+}
+
 fn verdict(rng: &mut Rng) -> Verdict {
     let claim = |rng: &mut Rng| Claim {
         rank: rng.next_u64() as u32,
@@ -75,7 +108,7 @@ fn verdict(rng: &mut Rng) -> Verdict {
     } else {
         Verdict::Refusal(CallRefusal {
             claim: one,
-            reason: Reason::Splits,
+            reason: reason(rng),
         })
     }
 }
@@ -100,8 +133,8 @@ fn frame(rng: &mut Rng) -> Frame {
         },
         number: op,
     };
-    let refused = rng.chance(1, 2).then_some(Reason::Memory);
-    match rng.below(16) {
+    let refused = rng.chance(1, 2).then(|| reason(rng));
+    match rng.below(17) {
         0 => Frame::ReduceChunk {
             group,
             tree,
@@ -155,7 +188,9 @@ fn frame(rng: &mut Rng) -> Frame {
         9 => Frame::Abort {
             broken: *rng.pick(&[
                 Broken::NodeLost { node: 1, by },
+                Broken::NodeSilent { node: 1, by },
                 Broken::NodeLeft { node: 1, by, op },
+                Broken::RankLost { rank, by },
                 Broken::RankLeft { rank, by, op },
                 Broken::Protocol {
                     node: 1,
@@ -172,7 +207,7 @@ fn frame(rng: &mut Rng) -> Frame {
             claim: Claimed {
                 opener: opener(rng),
                 present: rank,
-                refused: rng.chance(1, 2).then_some(OpenReason::Links),
+                refused: rng.chance(1, 2).then(|| open_reason(rng)),
             },
         },
         13 => Frame::Opened {
@@ -184,6 +219,13 @@ fn frame(rng: &mut Rng) -> Frame {
             outcome: Err(Dispute::Mismatch {
                 one: opener(rng),
                 other: opener(rng),
+            }),
+        },
+        15 => Frame::Opened {
+            group,
+            outcome: Err(Dispute::Refused {
+                opener: opener(rng),
+                reason: open_reason(rng),
             }),
         },
         _ => Frame::Heartbeat,
@@ -231,6 +273,26 @@ fn frames() {
             }
             Err(error) => assert!(error.to_string().starts_with("failed to parse a frame")),
         }
+    });
+}
+
+#[test]
+fn words_are_a_call_or_are_refused() {
+    explore(20_000, &[], |rng| {
+        // Codes are small: most numbers mean none of them.
+        let words = [0; CALL_WORDS].map(|_none| match rng.below(3) {
+            0 => rng.next_u64(),
+            1 => damage::number(rng),
+            _ => rng.next_u64() & 0x0f0f_0f0f_0f0f_0f0f,
+        });
+        if let Ok(call) = encoding::call_from_words(&words) {
+            let again = encoding::call_to_words(&call);
+            assert_eq!(encoding::call_from_words(&again), Ok(call));
+            assert_eq!(again, words, "there is one way to write it");
+        }
+        let call = call(rng);
+        let words = encoding::call_to_words(&call);
+        assert_eq!(encoding::call_from_words(&words), Ok(call));
     });
 }
 

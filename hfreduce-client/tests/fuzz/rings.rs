@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use hfreduce_client::entry::{
     CallOutcome, Completion, FailureKind, SegmentRange, Submission, TEXT_LIMIT_BYTES,
 };
-use hfreduce_client::{Call, DType, OpKind, ReduceOp};
+use hfreduce_client::{Call, DType, Numerics, OpKind, ReduceOp};
 use link::ring::{
     self, CAPACITY, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS, WaitOn, WakeFor,
 };
@@ -15,22 +15,31 @@ use sim::{Rng, damage, explore};
 
 /// Any call.
 fn call(rng: &mut Rng) -> Call {
-    let kind = *rng.pick(&[OpKind::AllReduce, OpKind::Reduce, OpKind::AllGather]);
+    let kind = *rng.pick(OpKind::ALL);
     let (dtype, count) = (*rng.pick(&DType::ALL), damage::number(rng));
-    Call {
-        reduce: if kind.reduces() {
-            *rng.pick(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max])
-        } else {
-            ReduceOp::Sum
-        },
-        root: if kind == OpKind::Reduce {
-            rng.next_u64() as u32
-        } else {
-            0
-        },
+    let mut call = Call {
         tag: damage::number(rng),
         ..Call::new(kind, dtype, count)
+    };
+    if kind.reduces() {
+        call.reduce = *rng.pick(ReduceOp::ALL);
+        call.numerics = *rng.pick(&Numerics::ALL);
     }
+    if call.reduce == ReduceOp::PremulSum {
+        call.factor_bits = 0.5_f32.to_bits();
+    }
+    let has_root = [
+        OpKind::Reduce,
+        OpKind::Broadcast,
+        OpKind::Gather,
+        OpKind::Scatter,
+        OpKind::Send,
+        OpKind::Receive,
+    ];
+    if has_root.contains(&kind) {
+        call.root = rng.next_u64() as u32 >> 1;
+    }
+    call
 }
 
 /// Any way to sleep.

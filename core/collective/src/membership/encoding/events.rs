@@ -153,11 +153,15 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_none_is_an_error() {
+    fn a_report_or_a_resume_that_is_none_is_an_error() {
         let said = serde_json::json!(
             {"kind": "stopped", "epoch": 1, "report": "nonsense", "reached": [], "unreached": []}
         );
         let mut decoder = Decoder::<ToOperator>::default();
+        decoder.push(&encode(&said).unwrap());
+        assert!(matches!(decoder.next(), Err(Error::Parse(_))));
+        let said = serde_json::json!({"kind": "next", "epoch": 1, "members": [], "resume": 5});
+        let mut decoder = Decoder::<ToSidecar>::default();
         decoder.push(&encode(&said).unwrap());
         assert!(matches!(decoder.next(), Err(Error::Parse(_))));
     }
