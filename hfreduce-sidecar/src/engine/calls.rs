@@ -19,10 +19,9 @@ struct Stalled;
 impl Engine {
     pub(super) fn look_at_rings(&mut self) -> bool {
         let mut busy = false;
-        let mut next = self.local.attached_from(0);
-        while let Some(rank) = next {
+        // Also of those who have left: what they have called may wait.
+        for rank in 0..self.local.ranks().local() {
             busy |= self.take_entries(rank);
-            next = self.local.attached_from(rank + 1);
         }
         busy
     }
@@ -64,8 +63,10 @@ impl Engine {
             };
             match refused {
                 Ok(refused) => {
+                    if !self.take_up((group, op), rank, call, refused) {
+                        break;
+                    }
                     any = true;
-                    self.take_up((group, op), rank, call, refused);
                 }
                 Err(Stalled) => stalled = Some(group),
             }
@@ -74,38 +75,39 @@ impl Engine {
     }
 
     /// Gives the next call its place in the order of operations. One that cannot be carried out takes its place too, and
-    /// fails on every rank.
+    /// fails on every rank. False if there is none.
     fn take_up(
         &mut self,
         (group, op): (GroupId, OpId),
         rank: usize,
         call: Call,
         refused: Option<(Reason, String)>,
-    ) {
+    ) -> bool {
         if group == WORLD && op < FIRST_SEND_RECV {
             self.came(Who::Rank(rank), op);
         }
         let is_over = self.is_over();
         let reason = refused.as_ref().map(|(reason, _)| *reason);
         let Some((called, input)) = self.local.ranks_mut().accept(group, rank, reason) else {
-            return;
+            return false;
         };
         let brought = std::mem::replace(&mut called.kept.input, Ok(None));
-        let input = match input {
-            Ok(input) => input,
-            Err(over) => {
-                self.fail(rank, (group, op), over);
-                return;
+        match input {
+            Ok(input) => {
+                if let Some((_, detail)) = &refused {
+                    warn!(local_rank = rank, operation = op, %call, detail, "refused a call");
+                }
+                if !is_over {
+                    let brought = brought.ok().flatten().filter(|_| refused.is_none());
+                    self.memory.call((group, op), rank, brought);
+                }
+                self.handle(input);
             }
-        };
-        if let Some((_, detail)) = &refused {
-            warn!(local_rank = rank, operation = op, %call, detail, "refused a call");
+            Err(over) => self.fail(rank, (group, op), over),
         }
-        if !is_over {
-            let brought = brought.ok().flatten().filter(|_| refused.is_none());
-            self.memory.call((group, op), rank, brought);
-        }
-        self.handle(input);
+        let left = self.local.ranks().left(rank);
+        self.hand_in(left);
+        true
     }
 
     /// Tells a process that its call has failed.

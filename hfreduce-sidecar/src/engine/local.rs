@@ -92,11 +92,6 @@ impl Local {
         self.sessions.keys().copied().collect()
     }
 
-    /// The first attached one from this on.
-    pub(super) fn attached_from(&self, rank: usize) -> Option<usize> {
-        self.sessions.range(rank..).next().map(|(&rank, _)| rank)
-    }
-
     pub(super) fn is_attached(&self, rank: usize) -> bool {
         self.sessions.contains_key(&rank)
     }
@@ -323,10 +318,10 @@ impl Local {
         left
     }
 
-    /// For each attached rank: how many calls wait for their turn, and whether one waits for memory.
+    /// For each rank: how many calls wait for their turn, and whether one waits for memory.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, usize, bool)> {
-        let ranks = self.sessions.keys();
-        ranks.map(|&rank| (rank, self.ranks.waiting(rank), self.ranks.is_stalled(rank)))
+        let ranks = 0..self.ranks.local();
+        ranks.map(|rank| (rank, self.ranks.waiting(rank), self.ranks.is_stalled(rank)))
     }
 
     /// Whether some ring holds something.

@@ -112,6 +112,34 @@ fn a_chunk_that_does_not_fit_into_a_frame_is_refused_with_the_largest_that_does(
 }
 
 #[test]
+fn what_a_process_has_called_is_taken_up_after_it_has_left() {
+    let (setup, _theirs) = setup();
+    let (stop, metrics, reporter) = parts();
+    let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
+    let call = hfreduce_client::Call::barrier();
+    let kept = PendingCall {
+        ticket: 1,
+        call,
+        since: Instant::now(),
+        own_bytes: 0,
+        input: Ok(None),
+    };
+    let called = Called {
+        call: collective::Call::from(&call),
+        splits: None,
+        ready: 0,
+        refused: None,
+        kept,
+    };
+    let ranks = engine.local.ranks_mut();
+    ranks.attach(0, None);
+    assert!(ranks.call(WORLD, 0, called));
+    ranks.detach(0).unwrap();
+    assert!(engine.look_at_rings());
+    assert_eq!(engine.driver.machine().in_flight()[0].joined, [0]);
+}
+
+#[test]
 fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
     const GROUP: GroupId = 5;
     let (mut setup, _theirs) = setup();

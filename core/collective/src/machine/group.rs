@@ -498,8 +498,9 @@ impl Group {
                 self.traffic.on_credit(&self.view, peer, tree, slot)
             }
             Frame::Awaiting { op, .. } => {
+                let is_open = self.is_open;
                 let (ops, mut at) = self.context(node);
-                ops.on_awaiting(&mut at, peer, op)
+                ops.on_awaiting(&mut at, peer, op, is_open)
             }
             Frame::Watermark { watermark, .. } => self.on_watermark(peer, watermark),
             Frame::Abort { .. }

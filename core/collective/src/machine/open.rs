@@ -391,14 +391,15 @@ impl Machine {
         }
     }
 
-    /// A group that needs a rank of this node which has left never opens: say so instead of waiting.
+    /// A group that needs a rank of this node which has left never opens: say so instead of waiting. Of one that was not
+    /// opened it may have learnt that before it left.
     pub(super) fn check_left(&mut self) {
-        let missing = |one: &Opening| {
-            one.missing()
-                .into_iter()
-                .find(|rank| self.node.left.contains(rank))
+        let missing = |(&id, one): (&GroupId, &Opening)| {
+            let mut missing = one.missing().into_iter();
+            let left = missing.find(|rank| self.node.left.contains(rank));
+            left.filter(|_| self.openings.dispute(id).is_none())
         };
-        let Some(rank) = self.openings.open.values().find_map(missing) else {
+        let Some(rank) = self.openings.open.iter().find_map(missing) else {
             return;
         };
         let by = self.node.config.node;

@@ -299,6 +299,97 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
 }
 
 #[test]
+fn a_rank_that_left_after_a_group_was_refused_ends_no_epoch() {
+    let config = Config {
+        node: 1,
+        layout: Layout::new(&[1, 2]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        ..config()
+    };
+    let fence = config.fence;
+    let mut machine = Machine::new(config, Duration::ZERO);
+    let opener = Opener {
+        rank: 0,
+        size: 3,
+        checksum: 7,
+    };
+    let reason = OpenReason::Links;
+    let outcome = Err(Dispute::Refused { opener, reason });
+    let open = |rank| Input::Open {
+        group: 9,
+        rank,
+        ranks: vec![0, 1, 2],
+        replicated: true,
+    };
+    let refuse = Input::Frame {
+        peer: 0,
+        fence,
+        frame: Frame::Opened { group: 9, outcome },
+    };
+    for input in [
+        open(0),
+        refuse.clone(),
+        Input::RankLeft { rank: 0 },
+        open(1),
+    ] {
+        machine.handle(Duration::ZERO, input, &mut Vec::new());
+    }
+    assert_eq!(machine.broken(), None);
+    let mut effects = Vec::new();
+    machine.handle(Duration::ZERO, refuse, &mut effects);
+    let answer = Effect::Opened {
+        group: 9,
+        rank: 1,
+        outcome: outcome.map_err(OpenError::from),
+    };
+    assert!(effects.contains(&answer), "{effects:?}");
+}
+
+#[test]
+fn who_waits_is_not_passed_on_before_the_links_of_a_group_stand() {
+    let nodes = 24;
+    let group = 9;
+    let config = |node| Config {
+        node,
+        layout: Layout::uniform(nodes, 1).unwrap(),
+        trees: DoubleTree::build(&vec![0; nodes]),
+        ..config()
+    };
+    let open = |step: usize| Input::Open {
+        group,
+        rank: 0,
+        ranks: (0..nodes as u32).step_by(step).collect(),
+        replicated: true,
+    };
+    let mut alive_ranks = 0;
+    let pairs = || (0..nodes * nodes).map(|pair| (pair / nodes, pair % nodes));
+    for (step, (node, peer)) in (2..7).flat_map(|step| pairs().map(move |pair| (step, pair))) {
+        let mut machine = Machine::new(config(node), Duration::ZERO);
+        let mut effects = Vec::new();
+        machine.handle(Duration::ZERO, open(step), &mut effects);
+        if !effects.contains(&Effect::Connect { peer }) {
+            continue;
+        }
+        let frame = Frame::Awaiting { group, op: 0 };
+        let fence = machine.node.config.fence;
+        for input in [Input::Linked { peer }, Input::Frame { peer, fence, frame }] {
+            machine.handle(Duration::ZERO, input, &mut effects);
+        }
+        // Others are no neighbours in the tree that this is said in.
+        alive_ranks += usize::from(machine.broken().is_none());
+        for effect in effects {
+            if let Effect::Send {
+                peer: to, frame, ..
+            } = effect
+            {
+                assert!(machine.peers().contains(&to), "{node} to {to}: {frame:?}");
+            }
+        }
+    }
+    assert!(alive_ranks > 3, "{alive_ranks}");
+}
+
+#[test]
 fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
     let config = || Config {
         layout: Layout::new(&[2]).unwrap(),

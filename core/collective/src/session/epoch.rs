@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Lane, Presence, Sessions};
+use super::{Lane, Presence, Session, Sessions};
 use crate::machine::{GroupId, Input, Start, WORLD};
 use crate::recovery::{
     EpochReport, GroupReport, GroupResume, OpenedGroup, Resume, delivered_each, is_over,
@@ -114,10 +114,11 @@ impl<T> Sessions<T> {
     }
 
     /// The machine learns that a rank has left when it has all that the rank called.
-    pub(super) fn left(&self, rank: usize) -> Option<Input> {
-        let session = self.each.get(rank)?;
-        let has_all = !session.lanes.values().any(Lane::reopens);
-        let left = session.presence == Presence::Departed && has_all;
-        left.then_some(Input::RankLeft { rank })
+    #[must_use]
+    pub fn left(&self, rank: usize) -> Option<Input> {
+        let departed = |session: &&Session<T>| session.presence == Presence::Departed;
+        let session = self.each.get(rank).filter(departed)?;
+        let has_all = !session.lanes.values().any(Lane::has_calls_to_hand);
+        has_all.then_some(Input::RankLeft { rank })
     }
 }

@@ -89,8 +89,12 @@ impl<T> Lane<T> {
     }
 
     /// A group as one of its ranks remembers it.
-    pub(super) fn remembered(group: Remembered, own: u32) -> Result<Self, RememberError> {
-        let rank = group.check(own)?;
+    pub(super) fn remembered(
+        group: Remembered,
+        own: u32,
+        world: u32,
+    ) -> Result<Self, RememberError> {
+        let rank = group.check(own, world)?;
         let delivered = group.delivered;
         Ok(Self {
             replicated: group.replicated,
@@ -105,10 +109,15 @@ impl<T> Lane<T> {
 
     /// What a later session has to know of it. Calls that are not over count as delivered: nobody asks for them any more.
     pub(super) fn remember(&self, group: GroupId) -> Remembered {
-        let delivered = match (self.closed, &self.dead) {
-            (Some(last), _) => last + 1,
-            (None, Some(_)) => self.delivered,
-            (None, None) => self.next_op,
+        let is_operation = |called: &&Called<T>| !called.call.kind.is_between_two();
+        let waiting = self.waiting.iter().filter(is_operation);
+        let pending = self.in_flight.values().filter(is_operation);
+        let last = pending.chain(waiting.clone()).last();
+        let closes = last.is_some_and(|called| called.call.kind == OpKind::Close);
+        let (delivered, closed) = match (self.closed, &self.dead) {
+            (Some(last), _) => (last + 1, true),
+            (None, Some(_)) => (self.delivered, false),
+            (None, None) => (self.next_op + waiting.count() as OpId, closes),
         };
         Remembered {
             group,
@@ -116,7 +125,7 @@ impl<T> Lane<T> {
             replicated: self.replicated,
             priority: self.priority,
             delivered,
-            closed: self.closed.is_some(),
+            closed,
             failed: self.closed.is_none() && self.dead.is_some(),
         }
     }
@@ -188,6 +197,12 @@ impl<T> Lane<T> {
         self.reopens
     }
 
+    /// Whether the machine lacks calls: those that wait, and while it is opened again those before.
+    pub(super) fn has_calls_to_hand(&self) -> bool {
+        let is_before = |op: &OpId| *op < FIRST_SEND_RECV;
+        !self.waiting.is_empty() || self.reopens && self.in_flight.keys().any(is_before)
+    }
+
     pub(super) fn was_used(&self) -> bool {
         self.next_op > 0 || self.has_posted || !self.waiting.is_empty()
     }
@@ -203,10 +218,6 @@ impl<T> Lane<T> {
     /// The call whose turn is next, and the number of the operation, unless it is a message.
     pub(super) fn next(&self) -> Option<(&Called<T>, OpId)> {
         Some((self.waiting.front()?, self.next_op))
-    }
-
-    pub(super) fn forget_waiting(&mut self) {
-        self.waiting.clear();
     }
 
     /// The next call takes its place in the order of operations; a message has none and gets this number.

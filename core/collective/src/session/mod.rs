@@ -6,7 +6,7 @@
 //! - A rank comes: [`Sessions::attach`]; to a node that has lost its memory also [`Sessions::remember`] for each group,
 //!   then [`Sessions::returned`]. It goes: [`Sessions::detach`] or [`Sessions::lose`].
 //! - It asks: [`Sessions::open`], [`Sessions::call`]. Then, and when something has ended: [`Sessions::next`] and
-//!   [`Sessions::accept`] as long as there is a call to take up.
+//!   [`Sessions::accept`] as long as there is a call to take up, and behind each [`Sessions::left`].
 //! - The machine answers: [`Sessions::end`] for `End`, [`Sessions::opened`] or [`Sessions::fail`] for `Opened`,
 //!   [`Sessions::forget_group`] for `Closed`, [`Sessions::report`] for `Stopped`.
 //! - The next epoch: [`Sessions::begin`] says what its machine starts with, [`Sessions::go_on`] what it is handed first.
@@ -170,9 +170,6 @@ impl<T> Sessions<T> {
     pub fn remember(&mut self, rank: usize, group: Remembered) -> Result<(), RememberError> {
         let own = self.first + rank as u32;
         let id = group.group;
-        if group.ranks.last().is_some_and(|last| *last >= self.world) {
-            return Err(RememberError::Ranks(id));
-        }
         let Some(session) = self.each.get_mut(rank) else {
             return Err(RememberError::Own {
                 group: id,
@@ -182,7 +179,9 @@ impl<T> Sessions<T> {
         if session.lanes.contains_key(&id) {
             return Err(RememberError::Twice(id));
         }
-        session.lanes.insert(id, Lane::remembered(group, own)?);
+        session
+            .lanes
+            .insert(id, Lane::remembered(group, own, self.world)?);
         Ok(())
     }
 
@@ -207,8 +206,9 @@ impl<T> Sessions<T> {
         Ok(())
     }
 
-    /// A rank leaves in good order. One that has called leaves its calls here, and the machine learns of it when it has them
-    /// all; the record is for the case that the node loses its memory. One that has called nothing may attach again.
+    /// A rank leaves in good order. One that has called leaves its calls here, also those that wait, and the machine learns
+    /// of it when it has them all; the record is for the case that the node loses its memory. One that has called nothing
+    /// may attach again.
     pub fn detach(&mut self, rank: usize) -> Option<(Departed, Option<Input>)> {
         let session = self.each.get_mut(rank)?;
         if session.presence != Presence::Attached {
@@ -219,13 +219,12 @@ impl<T> Sessions<T> {
             return None;
         }
         session.presence = Presence::Departed;
-        session.lanes.retain(|_, lane| lane.ticket().is_none());
-        for lane in session.lanes.values_mut() {
-            lane.forget_waiting();
-        }
+        let own = self.first + rank as u32;
         let lanes = session.lanes.iter();
         let (world, groups): (Vec<_>, Vec<_>) = lanes
             .map(|(group, lane)| lane.remember(*group))
+            // What it opens, and is not answered yet, may be no group.
+            .filter(|one| one.check(own, self.world).is_ok())
             .partition(|one| one.group == WORLD);
         let delivered = world.first().map_or(0, |world| world.delivered);
         Some((Departed { delivered, groups }, self.left(rank)))

@@ -61,9 +61,10 @@ pub enum RememberError {
 
 impl Remembered {
     /// The place of a rank in it.
-    pub(super) fn check(&self, own: u32) -> Result<u32, RememberError> {
+    pub(super) fn check(&self, own: u32, world: u32) -> Result<u32, RememberError> {
         let (group, delivered) = (self.group, self.delivered);
-        if !self.ranks.is_sorted_by(|one, next| one < next) {
+        let exist = self.ranks.last().is_some_and(|last| *last < world);
+        if !exist || !self.ranks.is_sorted_by(|one, next| one < next) {
             return Err(RememberError::Ranks(group));
         }
         let place = self.ranks.binary_search(&own);

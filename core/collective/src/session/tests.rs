@@ -191,7 +191,11 @@ fn who_left_is_called_again_for_and_leaves_again_when_its_groups_stand() {
     open_and_call(&mut sessions, 0);
     let (record, left) = sessions.detach(0).unwrap();
     assert_eq!(left, Some(Input::RankLeft { rank: 0 }));
-    assert_eq!((record.delivered, record.groups[0].delivered), (0, 2));
+    let group = &record.groups[0];
+    assert_eq!(
+        (record.delivered, group.delivered, group.closed),
+        (0, 2, true)
+    );
     let again = sessions.go_on();
     assert!(matches!(again[..], [Input::Open { .. }]), "{again:?}");
     let mut inputs = sessions.opened(GROUP, 0).inputs;
@@ -208,13 +212,57 @@ fn who_left_is_called_again_for_and_leaves_again_when_its_groups_stand() {
     let report = next.report(&EpochReport::new()).unwrap();
     let delivered = [
         GroupReport::of_delivered(WORLD, &[0, 5]),
-        GroupReport::of_delivered(GROUP, &[2, 0]),
+        GroupReport::of_delivered(GROUP, &[2, 2]),
     ];
     assert_eq!(report, delivered);
     let mut foreign = record;
     foreign.groups[0].ranks = vec![0, 1];
     assert!(next.restore(0, foreign).is_err());
     assert!(next.expects(0) && next.presence(0) == Some(Presence::Absent));
+}
+
+#[test]
+fn what_a_rank_has_called_is_taken_up_although_it_has_left() {
+    let (mut sessions, machine) = (sessions(), machine());
+    for retained in ['a', 'b'] {
+        sessions.call(WORLD, 0, called(Call::barrier(), retained));
+    }
+    sessions.accept(WORLD, 0, None).unwrap().1.unwrap();
+    let (record, left) = sessions.detach(0).unwrap();
+    assert_eq!((record.delivered, left), (2, None), "it has called both");
+    assert_eq!(sessions.go_on(), [barrier(WORLD, 0)], "the first");
+    let (group, op, _) = sessions.next(&machine, 0, None).unwrap();
+    assert_eq!((group, op), (WORLD, 1));
+    let input = sessions.accept(WORLD, 0, None).unwrap().1;
+    assert_eq!(input, Ok(barrier(WORLD, 0)));
+    assert_eq!(sessions.left(0), Some(Input::RankLeft { rank: 0 }));
+}
+
+#[test]
+fn a_group_that_a_rank_opened_before_it_left_is_opened_again_for_it() {
+    let mut sessions = sessions();
+    let open = sessions.open((GROUP, 0), vec![0, 2], (true, 0), 7).unwrap();
+    let no_group = sessions
+        .open((GROUP + 1, 0), vec![0, 9], (true, 0), 8)
+        .unwrap();
+    let (record, left) = sessions.detach(0).unwrap();
+    let leaves = Input::RankLeft { rank: 0 };
+    assert_eq!(left, Some(leaves.clone()));
+    // Nobody waits for its calls in a group that others do not open.
+    assert_eq!(sessions.go_on(), [open.clone(), no_group, leaves.clone()]);
+    assert_eq!(
+        sessions.fail(GROUP + 1, 0, "no group").inputs,
+        std::slice::from_ref(&leaves)
+    );
+    assert_eq!(
+        sessions.opened(GROUP, 0).inputs,
+        std::slice::from_ref(&leaves)
+    );
+    assert_eq!(sessions.go_on(), [open.clone(), leaves.clone()]);
+
+    let mut next = Sessions::<char>::new(2..4, 4);
+    next.restore(0, record).unwrap();
+    assert_eq!(next.go_on(), [open, leaves]);
 }
 
 #[test]

@@ -22,6 +22,10 @@ pub(crate) fn any_world(rng: &mut Rng) -> World {
     // What the ranks of more have for each other in an all-to-all is millions of parts.
     let nodes = draw::nodes(rng).min(100);
     let mut setup = Setup::random(rng, nodes);
+    if rng.chance(1, 2) {
+        // In one zone no group is refused.
+        setup.zones.fill(0);
+    }
     setup.recovery = any_recovery(rng);
     setup.conditions.ordered = rng.chance(3, 4);
     let all = setup.layout.world();

@@ -116,30 +116,22 @@ fn a_list_that_is_none_is_refused_on_all_its_ranks() {
 }
 
 #[test]
-fn a_group_that_is_open_is_not_harmed_by_who_opens_it_again() {
+fn a_group_that_is_open_is_not_harmed_by_who_opens_another_of_its_number() {
     let mut world = gang(&mut Rng::new(0), 2);
     world.add_group(GROUP, vec![1, 3], true, &[sum(), Call::close()]);
     world.add_group(8, vec![1, 3], true, &[sum()]);
     world.start();
     let is_open = |one: &Member| one.opened.is_some();
     world.run(|world| members(world).iter().all(is_open));
-    let again = Input::Open {
-        group: GROUP,
-        rank: 1,
-        ranks: vec![1, 3],
-        replicated: true,
-    };
-    world.handle(0, again);
-    let refused = members(&world)[0].opened.unwrap();
-    let taken = OpenReason::Taken;
-    assert!(
-        matches!(refused, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken)
-    );
-    let member = &mut world.groups.get_mut(&GROUP).unwrap().members[0];
-    member.opened = Some(Ok(()));
-    world.call_soon(1);
+    let ranks = &mut world.sidecars[0].ranks;
+    let other = ranks.open((GROUP, 0), vec![0, 2], (true, 0), 0);
+    world.hand_in(0, other);
+    let ranks = &world.sidecars[0].ranks;
+    assert!(ranks.lane(GROUP, 0).is_none(), "it was refused");
+    assert!(world.sidecars[0].answered.contains(&(GROUP, 0)));
     world.run(World::all_ended);
     world.check();
+    assert!(members(&world).iter().all(Member::has_ended));
 }
 
 #[test]

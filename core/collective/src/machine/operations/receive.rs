@@ -120,12 +120,14 @@ impl Operations {
         }
     }
 
-    /// Others have waited long for an operation.
+    /// Others have waited long for an operation. Before the group `is_open` here, links to the others may be missing: then
+    /// this node asks when it is open, if the operation is late by then.
     pub(in crate::machine) fn on_awaiting(
         &mut self,
         at: &mut Context<'_>,
         peer: usize,
         id: OpId,
+        is_open: bool,
     ) -> Result<(), ProtocolViolation> {
         if !at.view.tree_peers(0).any(|neighbour| neighbour == peer) {
             return Err(ProtocolViolation::Direction);
@@ -134,7 +136,7 @@ impl Operations {
             return Ok(());
         }
         self.note_begun(at.view, at.node, at.traffic, id);
-        if at.node.broken.is_none() {
+        if is_open && at.node.broken.is_none() {
             self.ask(at.view, at.node, id, Some(peer));
         }
         Ok(())

@@ -6,6 +6,7 @@ use collective::machine::{
     Broken, Buffer, Cause, Effect, FIRST_SEND_RECV, Fence, Frame, Input, OpId, Region, Ticket,
 };
 use collective::membership::SuspicionReason;
+use collective::session::Presence;
 use sim::To;
 use topology::OnPeerLoss;
 
@@ -66,8 +67,11 @@ impl World {
 
     pub(crate) fn carry_out(&mut self, node: usize, effect: Effect) {
         let ends = match effect {
-            Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => op < FIRST_SEND_RECV,
-            Effect::End { .. } | Effect::Opened { .. } | Effect::Closed { .. } => true,
+            // Nothing is reported of messages.
+            Effect::End { op, .. } | Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => {
+                op < FIRST_SEND_RECV
+            }
+            Effect::Opened { .. } | Effect::Closed { .. } => true,
             Effect::Send { .. }
             | Effect::Reduce { .. }
             | Effect::Copy { .. }
@@ -188,9 +192,6 @@ impl World {
     fn send(&mut self, node: usize, peer: usize, frame: Frame, payload: Option<(Ticket, Region)>) {
         let to = self.sidecars[node].members[peer];
         let is_linked = self.sidecars[node].links.contains(&to);
-        if !is_linked && matches!(frame, Frame::Awaiting { .. }) {
-            return; // A hint: the engine drops it, too.
-        }
         assert!(is_linked, "no link from {node} to {to} for {frame:?}");
         self.check_crossing(node, to);
         let bytes = payload.map(|(ticket, region)| {
@@ -200,29 +201,15 @@ impl World {
             bytes
         });
         self.seen.frames += 1;
-        match frame {
-            Frame::ReduceChunk { group, op, .. } => {
-                *self.seen.ups.entry((group, op)).or_default() += 1;
-            }
-            Frame::BroadcastChunk { group, op, .. } => {
-                *self.seen.downs.entry((group, op)).or_default() += 1;
-            }
-            Frame::Watermark { .. } => self.seen.watermarks += 1,
-            Frame::Data { .. } => {
-                let bytes = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
-                *self.seen.parts.entry((node, to)).or_default() += bytes;
-            }
-            Frame::Refuse { .. }
-            | Frame::Fail { .. }
-            | Frame::ReadyToReceive { .. }
-            | Frame::ReceiveRejected { .. }
-            | Frame::Credit { .. }
-            | Frame::Awaiting { .. }
-            | Frame::Abort { .. }
-            | Frame::Heartbeat
-            | Frame::Leaving { .. }
-            | Frame::Open { .. }
-            | Frame::Opened { .. } => {}
+        self.seen.watermarks += u64::from(matches!(frame, Frame::Watermark { .. }));
+        if let Frame::ReduceChunk { group, op, .. } = frame {
+            *self.seen.ups.entry((group, op)).or_default() += 1;
+        }
+        if let Frame::BroadcastChunk { group, op, .. } = frame {
+            *self.seen.downs.entry((group, op)).or_default() += 1;
+        }
+        if let (Frame::Data { .. }, Some(bytes)) = (frame, &bytes) {
+            *self.seen.parts.entry((node, to)).or_default() += bytes.len() as u64;
         }
         let epoch = self.sidecars[node].epoch;
         let fence = Fence {
@@ -270,6 +257,11 @@ impl World {
         let (group, op) = id;
         let ranks = &mut self.sidecars[node].ranks;
         let called = ranks.end(group, op, local, outcome.is_ok());
+        let waits = ranks.presence(local) == Some(Presence::Attached);
+        assert!(
+            called.is_some() || !waits,
+            "operation {op} of group {group} ends again, or uncalled, on rank {rank}"
+        );
         let client = &self.clients[rank as usize];
         let Some(called) = called.filter(|_| client.alive && !client.out) else {
             return;

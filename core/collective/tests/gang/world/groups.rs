@@ -71,6 +71,11 @@ impl Member {
         })
     }
 
+    /// Whether it has called all that it is to call.
+    pub(crate) fn has_called(&self) -> bool {
+        self.opened == Some(Ok(())) && self.called == self.program.len()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         match self.opened {
             Some(Ok(())) => self.outcomes.len() == self.program.len(),
@@ -134,7 +139,7 @@ impl World {
         let members = self.members();
         let has_closed = |(rank, member): (&u32, &Member)| {
             let is_left = members.contains(&self.setup.layout.node_of(*rank));
-            !is_left || member.has_closed()
+            !is_left || member.has_closed() || self.has_left_closing(*rank, member)
         };
         let closed = self.groups.iter().filter(|(_, group)| {
             let mut members = group.ranks.iter().zip(&group.members);
@@ -146,5 +151,12 @@ impl World {
             self.groups_at(node).contains(&group) || group != WORLD && left.contains(&group)
         };
         pairs.filter(has_left).collect()
+    }
+
+    /// Whether a rank has called the end of a group and has left without waiting for it.
+    fn has_left_closing(&self, rank: u32, member: &Member) -> bool {
+        let last = member.program.last();
+        let closes = last.is_some_and(|call| call.kind == OpKind::Close);
+        self.clients[rank as usize].has_left && closes && !member.is_dead()
     }
 }

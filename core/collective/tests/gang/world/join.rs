@@ -140,6 +140,7 @@ impl World {
         sidecar.started = false;
         sidecar.said = None;
         sidecar.incoming.clear();
+        sidecar.answered.clear();
         sidecar.freed.clear();
         sidecar.broken = None;
         self.sidecars[node].links = self.peers(node).into_iter().collect();

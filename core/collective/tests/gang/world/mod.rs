@@ -236,6 +236,8 @@ pub(crate) struct World {
     pub(crate) given: Vec<Vec<u8>>,
     /// Ranks that leave as soon as they have nothing more to call.
     pub(crate) leavers: BTreeSet<u32>,
+    /// Those of them that do not wait for the end of what they have called.
+    pub(crate) hasty: BTreeSet<u32>,
     /// Ranks that do nothing for now.
     pub(crate) held: BTreeSet<u32>,
     /// Calls of the world that the node of a rank cannot carry out.
@@ -283,6 +285,7 @@ impl World {
             inputs_seed: rng.next_u64(),
             given: Vec::new(),
             leavers: BTreeSet::new(),
+            hasty: BTreeSet::new(),
             held: BTreeSet::new(),
             refused: BTreeMap::new(),
             odd: None,
@@ -443,7 +446,7 @@ impl World {
             self.setup.layout.node_of(rank),
         );
         let is_left = members.binary_search(&node).is_ok() && !self.gone_for_good.contains(&node);
-        client.alive && !client.out && is_left
+        client.alive && !client.out && !client.has_left && is_left
     }
 
     /// A rank's number on its node.

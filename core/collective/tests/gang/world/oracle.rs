@@ -34,6 +34,7 @@ impl World {
             && members
                 .iter()
                 .all(|node| remembers(node) || !nodes.contains(node));
+        let restarts = self.setup.recovery.on_peer_loss == OnPeerLoss::Restart;
         let longest = of.members.iter().map(|one| one.program.len()).max();
         for op in 0..longest.unwrap_or(0) {
             let mut delivered: BTreeMap<u32, &Outcome> = BTreeMap::new();
@@ -55,14 +56,14 @@ impl World {
                 let node = self.setup.layout.node_of(rank);
                 if let Err(Cause::Broken(broken)) = outcome {
                     // Whoever knew an end before the loss knows another one.
-                    let restarts = self.setup.recovery.on_peer_loss == OnPeerLoss::Restart;
                     assert!(restarts, "operation {op} of group {group}: {broken}");
-                    let own = self.sidecars[node].broken;
-                    assert!(own.is_none_or(|(_, own)| own == *broken), "rank {rank}");
+                    let own = self.sidecars[node].broken.map(|(_, own)| own);
+                    let knows = own == Some(*broken) || !self.hosts.runs(node);
+                    assert!(knows, "rank {rank} of node {node}: {broken}, not {own:?}");
                     continue;
                 }
                 let survives = members.contains(&node) && !self.gone_for_good.contains(&node);
-                if survives || binds && (each || !exchanges) {
+                if survives || restarts || binds && (each || !exchanges) {
                     delivered.insert(rank, outcome);
                 }
             }

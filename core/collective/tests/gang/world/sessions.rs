@@ -9,6 +9,7 @@ use collective::recovery::EpochReport;
 use collective::session::{Called, OpeningAnswer, Presence, Remembered, Sessions};
 use sim::To;
 
+use super::groups::Member;
 use super::sidecars::Sidecar;
 use super::{Event, MS, World};
 use crate::fixture::memory::Id;
@@ -175,6 +176,8 @@ impl World {
             // It has failed, as its process knows.
             Err(_over) => drop(self.sidecars[node].ranks.end(group, op, local, false)),
         }
+        let left = self.sidecars[node].ranks.left(local);
+        self.hand_in(node, left);
         true
     }
 
@@ -251,14 +254,11 @@ impl World {
     ) {
         let rank = self.setup.layout.ranks(node).start + local as u32;
         self.hosts.note(("opened", node, group, rank, outcome));
+        let is_new = self.sidecars[node].answered.insert((group, local));
+        assert!(is_new, "rank {rank} is answered again");
         let taken = OpenReason::Taken;
-        if matches!(outcome, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken)
-        {
-            // Tests ask the machine for that themselves.
-            self.member_mut(group, rank).unwrap().opened = Some(outcome);
-            return;
-        }
-        if outcome.is_err() {
+        let is_taken = matches!(outcome, Err(OpenError::Dispute(Dispute::Refused { reason, .. })) if reason == taken);
+        if outcome.is_err() && !is_taken {
             self.free_group(node, group);
         }
         let ranks = &mut self.sidecars[node].ranks;
@@ -276,11 +276,13 @@ impl World {
             for group in over {
                 self.member_mut(group, rank).unwrap().remembered = false;
             }
-            let member = self.member_mut(group, rank).unwrap();
-            if ticket.is_some() || outcome.is_err() {
-                member.opened = Some(outcome);
+            // A test may have one open a group that is not its own.
+            if let Some(member) = self.member_mut(group, rank) {
+                if ticket.is_some() || outcome.is_err() {
+                    member.opened = Some(outcome);
+                }
+                member.remembered |= ticket.is_some() && outcome.is_ok();
             }
-            member.remembered |= ticket.is_some() && outcome.is_ok();
         }
         self.hand_in(node, inputs);
         self.pump_all(node);
@@ -315,7 +317,8 @@ impl World {
         let mut here = self.setup.layout.ranks(node);
         let was_ended = here.all(|rank| {
             let member = self.member(group, rank);
-            member.is_none_or(|one| one.outcomes.len() >= one.program.len())
+            let has_left = self.clients[rank as usize].has_left;
+            has_left || member.is_none_or(|one| one.outcomes.len() >= one.program.len())
         });
         self.sidecars[node].memory.keep(|buffer| {
             let is_slot = matches!(buffer, Buffer::Receive { .. } | Buffer::Send { .. });
@@ -342,7 +345,9 @@ impl World {
         let mut mine = of.iter().filter_map(|&group| self.member(group, rank));
         let ranks = &self.sidecars[node].ranks;
         let attached = ranks.presence(local) == Some(Presence::Attached);
-        if !attached || !self.leavers.contains(&rank) || !mine.all(|one| one.has_ended()) {
+        let waits = !self.hasty.contains(&rank);
+        let is_done = |one: &Member| one.has_ended() || !waits && one.has_called();
+        if !attached || !self.leavers.contains(&rank) || !mine.all(is_done) {
             return;
         }
         self.clients[rank as usize].has_left = true;

@@ -50,6 +50,8 @@ pub(crate) struct Sidecar {
     pub(crate) asked: u64,
     pub(crate) joining: Option<Joining>,
     pub(crate) memory: Memory,
+    /// Openings that its machine has answered.
+    pub(crate) answered: BTreeSet<(GroupId, usize)>,
     pub(crate) freed: BTreeSet<Id>,
     pub(crate) released: BTreeSet<Id>,
     /// What its machine has asked for and was not taken up.
@@ -100,6 +102,7 @@ impl Sidecar {
             asked: 0,
             joining: None,
             memory: Memory::default(),
+            answered: BTreeSet::new(),
             freed: BTreeSet::new(),
             released: BTreeSet::new(),
             asked_for: VecDeque::new(),
