@@ -67,10 +67,11 @@ impl World {
 
     pub(crate) fn carry_out(&mut self, node: usize, effect: Effect) {
         let ends = match effect {
-            // Nothing is reported of messages.
-            Effect::End { op, .. } | Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => {
-                op < FIRST_SEND_RECV
-            }
+            // Nothing is reported of messages; those of an epoch that has stopped fail.
+            Effect::End {
+                op, ref outcome, ..
+            } => op < FIRST_SEND_RECV || outcome.is_ok(),
+            Effect::FreeInputs { op, .. } | Effect::Release { op, .. } => op < FIRST_SEND_RECV,
             Effect::Opened { .. } | Effect::Closed { .. } => true,
             Effect::Send { .. }
             | Effect::Reduce { .. }
