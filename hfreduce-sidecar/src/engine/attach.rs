@@ -50,8 +50,9 @@ impl Engine {
     fn depart(&mut self, rank: usize) {
         if self.local.is_attached(rank) {
             info!(local_rank = rank, "process detached");
-            self.close_session(rank);
+            // First the record: a sidecar that dies here must not leave one that waits for the process.
             let left = self.local.detach(rank);
+            self.close_session(rank);
             self.hand_in(left);
         }
     }

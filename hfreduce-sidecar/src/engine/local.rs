@@ -302,7 +302,7 @@ impl Local {
         session.holds().collect()
     }
 
-    /// A process has left in good order, and is closed. What the machine has to know.
+    /// A process leaves in good order, and is noted; it is closed next. What the machine has to know.
     pub(super) fn detach(&mut self, rank: usize) -> Option<Input> {
         let record = self.record.as_ref();
         let text = "the next sidecar will wait for a process that left";
