@@ -30,6 +30,21 @@ impl World {
         let sidecar = &mut self.sidecars[node];
         sidecar.asked_for.extend(effects.drain(..));
         self.effects = effects;
+        self.drive(node);
+    }
+
+    /// Hands inputs to a machine, and carries out the effects when it has them all.
+    pub(crate) fn handle_all(&mut self, node: usize, inputs: impl IntoIterator<Item = Input>) {
+        let drives = std::mem::replace(&mut self.sidecars[node].drives, true);
+        for input in inputs {
+            self.handle(node, input);
+        }
+        self.sidecars[node].drives = drives;
+        self.drive(node);
+    }
+
+    /// Carries out what the machine has asked for, unless that is being done.
+    fn drive(&mut self, node: usize) {
         if std::mem::replace(&mut self.sidecars[node].drives, true) {
             return;
         }

@@ -218,23 +218,24 @@ impl World {
     /// Hands inputs to the machine. What is called again in a new epoch has all of its input by then.
     pub(crate) fn hand_in(&mut self, node: usize, inputs: impl IntoIterator<Item = Input>) {
         let mut again = BTreeMap::new();
-        for mut input in inputs {
+        let mut inputs: Vec<Input> = inputs.into_iter().collect();
+        for input in &mut inputs {
             if let Input::Submit { group, rank, .. }
             | Input::Exchange { group, rank, .. }
-            | Input::Refuse { group, rank, .. } = input
+            | Input::Refuse { group, rank, .. } = *input
             {
                 let global = self.setup.layout.ranks(node).start + rank as u32;
                 let known = self.member(group, global).unwrap().outcomes.len();
                 let op = again.entry((group, rank)).or_insert(known as OpId);
-                if let Input::Submit { call, ready, .. } = &mut input {
+                if let Input::Submit { call, ready, .. } = input {
                     *ready = self.bytes_brought(group, global, *op as usize, call);
                     let memory = &mut self.sidecars[node].memory;
                     memory.ready((group, *op), rank, *ready);
                 }
                 *op += 1;
             }
-            self.handle(node, input);
         }
+        self.handle_all(node, inputs);
     }
 
     /// The epoch goes on: the machine gets what has not ended, and what has to be opened again.
