@@ -111,26 +111,29 @@ fn a_chunk_that_does_not_fit_into_a_frame_is_refused_with_the_largest_that_does(
     assert!(refused.contains("at most 16777216"), "{refused}");
 }
 
+/// A call as a process has made it, without input.
+fn called(ticket: u64, call: hfreduce_client::Call) -> Called<PendingCall> {
+    Called {
+        call: collective::Call::from(&call),
+        splits: None,
+        ready: 0,
+        refused: None,
+        kept: PendingCall {
+            ticket,
+            call,
+            since: Instant::now(),
+            own_bytes: 0,
+            input: Ok(None),
+        },
+    }
+}
+
 #[test]
 fn what_a_process_has_called_is_taken_up_after_it_has_left() {
     let (setup, _theirs) = setup();
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
-    let call = hfreduce_client::Call::barrier();
-    let kept = PendingCall {
-        ticket: 1,
-        call,
-        since: Instant::now(),
-        own_bytes: 0,
-        input: Ok(None),
-    };
-    let called = Called {
-        call: collective::Call::from(&call),
-        splits: None,
-        ready: 0,
-        refused: None,
-        kept,
-    };
+    let called = called(1, hfreduce_client::Call::barrier());
     let ranks = engine.local.ranks_mut();
     ranks.attach(0, None);
     assert!(ranks.call(WORLD, 0, called));
@@ -158,20 +161,7 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
         1 << 20,
     );
     for ticket in [2, 3] {
-        let kept = PendingCall {
-            ticket,
-            call,
-            since: Instant::now(),
-            own_bytes: 0,
-            input: Ok(None),
-        };
-        let called = Called {
-            call: collective::Call::from(&call),
-            splits: None,
-            ready: 0,
-            refused: None,
-            kept,
-        };
+        let called = called(ticket, call);
         assert!(engine.local.ranks_mut().call(GROUP, 0, called));
     }
     engine.take_entries(0);

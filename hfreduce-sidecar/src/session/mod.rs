@@ -154,8 +154,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Attaches a process, which may be lent as much as there is `room` for. `lasts`: another sidecar would go on with what
-    /// it has called.
+    /// Attaches a process, which gets at most as much memory as there is `room` for. `lasts`: another sidecar would go on
+    /// with what it has called.
     pub fn attach(
         channel: AttachChannel,
         standing: Standing,
