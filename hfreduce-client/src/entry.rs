@@ -1,9 +1,9 @@
 //! What the entries of the two rings say: calls and releases towards the sidecar, outcomes back. Owns
 //! the layout in words; the sidecar checks segments and sizes against its own tables.
 
-use collective::encoding::CALL_WORDS;
+use collective::encoding::{CALL_WORDS, call_from_words, call_to_words};
 
-use crate::op::Call;
+use crate::{Call, OpKind, parts};
 use link::ring::{COMPLETION_WORDS, SUBMISSION_WORDS};
 
 /// Longest text of a failure: what an outcome's entry leaves for it.
@@ -31,6 +31,30 @@ pub struct SegmentRange {
     pub segment: u32,
     /// The first byte, a multiple of 64.
     pub offset: u64,
+}
+
+/// Bytes that a call reads of a rank of a group of this `size`; none if there are more than memory
+/// can hold. Of an all-to-all, those that say how many follow.
+#[must_use]
+pub fn input_bytes(call: &Call, rank: u32, size: u32) -> Option<usize> {
+    let elements = usize::try_from(call.count).ok()?;
+    let bytes = || elements.checked_mul(call.dtype.size());
+    match call.kind {
+        OpKind::AllReduce { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::AllGather
+        | OpKind::ReduceScatter { .. }
+        | OpKind::Gather { .. }
+        | OpKind::Send { .. } => bytes(),
+        OpKind::Broadcast { root } if root == rank => bytes(),
+        OpKind::Scatter { root } if root == rank => bytes()?.checked_mul(size as usize),
+        OpKind::AllToAll { .. } => Some(parts::bytes(size)),
+        OpKind::Broadcast { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::Barrier
+        | OpKind::Close
+        | OpKind::Receive { .. } => Some(0),
+    }
 }
 
 /// What a process asks of its sidecar.
@@ -81,7 +105,7 @@ impl Submission {
                 input,
             } => {
                 words[..2].copy_from_slice(&[CALL, *ticket]);
-                words[2..2 + CALL_WORDS].copy_from_slice(&call.encode());
+                words[2..2 + CALL_WORDS].copy_from_slice(&call_to_words(call));
                 words[6..9].copy_from_slice(&[u64::from(input.segment), input.offset, *group]);
             }
             Self::Open {
@@ -114,7 +138,8 @@ impl Submission {
             CALL => Ok(Self::Call {
                 ticket,
                 group,
-                call: Call::decode(&[c0, c1, c2, c3]).ok_or(MalformedEntry("no such call"))?,
+                call: call_from_words(&[c0, c1, c2, c3])
+                    .map_err(|_| MalformedEntry("no such call"))?,
                 input: input()?,
             }),
             OPEN => Ok(Self::Open {
@@ -244,7 +269,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::op::{DType, OpKind};
+    use crate::DType;
 
     #[test]
     fn what_is_said_is_heard() {

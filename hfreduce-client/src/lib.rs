@@ -5,7 +5,6 @@ pub mod attach;
 pub mod client;
 pub mod cuda;
 pub mod entry;
-pub mod op;
 pub mod parts;
 
-pub use op::{Call, DType, Numerics, OpKind, ReduceOp};
+pub use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};

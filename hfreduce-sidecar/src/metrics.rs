@@ -4,21 +4,21 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use collective::machine::{Buffer, Region};
+use collective::{Call, OpKind};
 use daemon::Registry;
 use daemon::metrics::Error;
-use hfreduce_client::OpKind;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use crate::numa::PlacementReport;
 
 /// Sizes of operations are told apart up to these many bytes, and beyond.
-const SIZES: [(usize, &str); 6] = [
+const SIZES: [(u64, &str); 6] = [
     (4 << 10, "4KiB"),
     (64 << 10, "64KiB"),
     (1 << 20, "1MiB"),
     (16 << 20, "16MiB"),
     (256 << 20, "256MiB"),
-    (usize::MAX, "more"),
+    (u64::MAX, "more"),
 ];
 /// Bounds of an operation's time, in seconds.
 const SECONDS: [f64; 17] = [
@@ -100,7 +100,7 @@ impl Metrics {
                 &["kind", "size"],
                 &SECONDS,
             )?,
-            by_size: Arc::new(vec![OnceLock::new(); OpKind::ALL.len() * SIZES.len()]),
+            by_size: Arc::new(vec![OnceLock::new(); OpKind::NAMES.len() * SIZES.len()]),
             sent_bytes: registry.counter(
                 "fireflyer_hfreduce_sent_bytes_total",
                 "Bytes sent to peers, headers included.",
@@ -219,11 +219,10 @@ impl Metrics {
     }
 
     /// An operation succeeded for a local rank.
-    pub fn succeeded(&self, call: &hfreduce_client::Call, took: Duration) {
-        let bytes = call.input_bytes().unwrap_or(0);
+    pub fn succeeded(&self, call: &Call, took: Duration) {
+        let bytes = call.input_bytes();
         let size = SIZES.iter().position(|(largest, _)| bytes <= *largest);
-        let kind = OpKind::ALL.iter().position(|kind| *kind == call.kind);
-        let at = kind.unwrap_or(0) * SIZES.len() + size.unwrap_or(0);
+        let at = call.kind.index() * SIZES.len() + size.unwrap_or(0);
         let Some(one) = self.by_size.get(at) else {
             return;
         };
@@ -238,12 +237,12 @@ impl Metrics {
             }
         });
         one.done.inc();
-        one.bytes.inc_by(bytes as u64);
+        one.bytes.inc_by(bytes);
         one.seconds.observe(took.as_secs_f64());
     }
 
     /// An operation failed for a local rank.
-    pub fn failed(&self, call: &hfreduce_client::Call) {
+    pub fn failed(&self, call: &Call) {
         self.operations
             .with_label_values(&[call.kind.name(), "failed"])
             .inc();
@@ -266,7 +265,7 @@ fn microseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use hfreduce_client::{DType, ReduceOp};
+    use collective::{DType, ReduceOp};
 
     use super::*;
 
@@ -275,7 +274,7 @@ mod tests {
         let registry = Registry::new("test").unwrap();
         let metrics = Metrics::new(&registry).unwrap();
         for count in [0, 1024, 1025, 1 << 30] {
-            let call = hfreduce_client::Call::all_reduce(DType::F32, ReduceOp::Sum, count);
+            let call = Call::all_reduce(DType::F32, ReduceOp::Sum, count);
             metrics.succeeded(&call, Duration::from_millis(3));
         }
         let text = registry.text().unwrap();

@@ -5,7 +5,7 @@ mod gang;
 
 use gang::rdma::Fake;
 use gang::{Gang, PATIENCE, encode, f32s, failure, filled, run, to_f32s};
-use hfreduce_client::{Call, DType, OpKind, ReduceOp};
+use hfreduce_client::{Call, DType, Factor, OpKind, ReduceOp};
 use hfreduce_sidecar::member::MemberOptions;
 use hfreduce_sidecar::negotiate::Preference;
 
@@ -37,8 +37,8 @@ fn value(dtype: DType, rank: u32, at: u64) -> i64 {
     ((u64::from(rank) * 5 + at * 3) % spread) as i64
 }
 
-/// The factor of the sums that have one: exact in every type.
-const FACTOR: f32 = 0.5;
+/// A sum with a factor that is exact in every type.
+const PREMUL_SUM: ReduceOp = ReduceOp::PremulSum(Factor::new(0.5));
 
 /// What a rank brings to a reduction. To an average, a multiple of the number of ranks: its sum fits every type and
 /// its mean is exact; likewise what is multiplied. Rounding is the kernels' own business: their tests compare bits.
@@ -46,7 +46,7 @@ fn brought(dtype: DType, op: ReduceOp, world: u32, rank: u32, at: u64) -> i64 {
     let value = value(dtype, rank, at);
     match op {
         ReduceOp::Avg => value * i64::from(world),
-        ReduceOp::PremulSum => value * 2,
+        ReduceOp::PremulSum(_) => value * 2,
         ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => value,
     }
 }
@@ -55,7 +55,7 @@ fn expected(dtype: DType, op: ReduceOp, world: u32, at: u64) -> i64 {
     let values = (0..world).map(|rank| brought(dtype, op, world, rank, at));
     match op {
         ReduceOp::Sum => values.sum(),
-        ReduceOp::PremulSum => values.sum::<i64>() / 2,
+        ReduceOp::PremulSum(_) => values.sum::<i64>() / 2,
         ReduceOp::Avg => values.sum::<i64>() / i64::from(world),
         ReduceOp::Max => values.max().unwrap(),
         ReduceOp::Min => values.min().unwrap(),
@@ -65,8 +65,9 @@ fn expected(dtype: DType, op: ReduceOp, world: u32, at: u64) -> i64 {
 /// The reductions that there are for a type.
 fn reductions(dtype: DType) -> impl Iterator<Item = ReduceOp> {
     let is_float = !matches!(dtype, DType::U8 | DType::I32 | DType::I64);
-    let all = ReduceOp::ALL.iter().copied();
-    all.filter(move |op| is_float || *op != ReduceOp::PremulSum)
+    let factor = is_float.then_some(PREMUL_SUM);
+    let all = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min];
+    all.into_iter().chain(factor)
 }
 
 #[test]
@@ -87,33 +88,26 @@ fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
                 |dtype, count| encode(dtype, (0..count).map(|at| value(dtype, standing.rank, at)));
             for (at, dtype) in DType::ALL.iter().copied().enumerate() {
                 for count in COUNTS {
-                    for reduce in reductions(dtype) {
-                        let part = |at| brought(dtype, reduce, world, standing.rank, at);
+                    for op in reductions(dtype) {
+                        let part = |at| brought(dtype, op, world, standing.rank, at);
                         let part = encode(dtype, (0..count).map(part));
-                        let all = encode(
-                            dtype,
-                            (0..count).map(|at| expected(dtype, reduce, world, at)),
-                        );
-                        let mut call = match reduce {
-                            ReduceOp::PremulSum => Call::premul_sum(dtype, FACTOR, count),
-                            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min => {
-                                Call::all_reduce(dtype, reduce, count)
-                            }
-                        };
+                        let all =
+                            encode(dtype, (0..count).map(|at| expected(dtype, op, world, at)));
+                        let call = Call::all_reduce(dtype, op, count);
                         let output = run(&client, call, &part).unwrap();
                         assert!(output.result[..] == all, "{call} on {standing:?}");
-                        call.kind = OpKind::Reduce;
-                        call.root = (at as u32 + 1) % world;
+                        let root = (at as u32 + 1) % world;
+                        let call = Call::new(OpKind::Reduce { op, root }, dtype, count);
                         let output = run(&client, call, &part).unwrap();
-                        let is_root = call.root == standing.rank;
+                        let is_root = root == standing.rank;
                         let all = if is_root { all } else { Vec::new() };
                         assert!(output.result[..] == all, "{call} on {standing:?}");
                     }
-                    let mut call = Call::new(OpKind::Broadcast, dtype, count);
-                    call.root = at as u32 % world;
+                    let root = at as u32 % world;
+                    let call = Call::new(OpKind::Broadcast { root }, dtype, count);
                     let output = run(&client, call, &mine(dtype, count)).unwrap();
-                    let root = encode(dtype, (0..count).map(|at| value(dtype, call.root, at)));
-                    assert!(output.result[..] == root, "{call} on {standing:?}");
+                    let theirs = encode(dtype, (0..count).map(|at| value(dtype, root, at)));
+                    assert!(output.result[..] == theirs, "{call} on {standing:?}");
                     let call = Call::new(OpKind::AllGather, dtype, count);
                     let output = run(&client, call, &mine(dtype, count)).unwrap();
                     let ranks = (0..world)
@@ -133,10 +127,10 @@ fn every_operation_and_type_gives_every_rank_the_same_right_bits() {
 fn integers_with_a_factor_are_an_error_that_says_so_on_every_rank_and_the_group_goes_on() {
     let gang = Gang::start(2, 2);
     gang.each(|client| {
-        let call = Call::premul_sum(DType::I32, 0.5, 1);
+        let call = Call::all_reduce(DType::I32, PREMUL_SUM, 1);
         let (_, text) = failure(run(&client, call, &[0; 4]));
         assert!(text.contains("its factor multiplies floats only"), "{text}");
-        let call = Call::premul_sum(DType::F32, 0.5, 1);
+        let call = Call::all_reduce(DType::F32, PREMUL_SUM, 1);
         let output = run(&client, call, &f32s(&[3.0])).unwrap();
         assert_eq!(to_f32s(&output.result), [6.0]);
     });

@@ -50,8 +50,7 @@ fn a_call_that_cannot_be_fails_on_every_rank_and_keeps_its_place() {
     gang.each(|client| {
         let mut second = sum(1);
         if client.standing().rank == 0 {
-            second = Call::new(OpKind::Broadcast, DType::F32, 1);
-            second.root = 7;
+            second = Call::new(OpKind::Broadcast { root: 7 }, DType::F32, 1);
         }
         let tickets = [(1.0, sum(1)), (2.0, second), (3.0, sum(1))].map(|(number, call)| {
             let input = filled(&client, &f32s(&[number]));

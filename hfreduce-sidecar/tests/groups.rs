@@ -61,10 +61,7 @@ fn a_root_and_a_gathering_go_by_the_ranks_of_the_group() {
             .unwrap();
         let all = client.wait(ticket, PATIENCE).unwrap().result;
         assert_eq!(to_f32s(&all), [1.0, 3.0, 4.0]);
-        let call = Call {
-            root: 2,
-            ..Call::new(OpKind::Broadcast, DType::F32, 1)
-        };
+        let call = Call::new(OpKind::Broadcast { root: 2 }, DType::F32, 1);
         let input = (rank == 4).then(|| filled(&client, &f32s(&[17.0])));
         let ticket = client.submit_in(group, call, input, PATIENCE).unwrap();
         assert_eq!(

@@ -80,9 +80,10 @@ fn a_result_that_never_fits_on_one_node_fails_on_every_rank() {
         ..options
     });
     gang.each(|client| {
-        let call = Call::new(OpKind::Broadcast, DType::U8, 1);
+        let call = Call::new(OpKind::Broadcast { root: 0 }, DType::U8, 1);
         let calls = [call, Call::barrier(), call].map(|call| {
-            let reads = call.reads_input_of(client.standing().rank);
+            let is_root = client.standing().rank == 0;
+            let reads = is_root && call != Call::barrier();
             let input = reads.then(|| filled(&client, &[7]));
             client.submit(call, input, PATIENCE).unwrap()
         });

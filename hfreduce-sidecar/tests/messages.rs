@@ -23,11 +23,8 @@ fn take(client: &Client, ticket: CallTicket) -> Vec<f32> {
     to_f32s(&client.wait(ticket, PATIENCE).unwrap().result)
 }
 
-fn of_root(kind: OpKind, root: u32, count: usize) -> Call {
-    Call {
-        root,
-        ..Call::new(kind, DType::F32, count as u64)
-    }
+fn floats(kind: OpKind, count: usize) -> Call {
+    Call::new(kind, DType::F32, count as u64)
 }
 
 /// How many elements a rank has for another, and what they are.
@@ -54,7 +51,7 @@ fn all_to_all(client: &Client, group: Group, most: usize, odd: u64) -> CallTicke
     let mut input = client.buffer(lists + elements.len(), PATIENCE).unwrap();
     parts::write(&send, &receive, &mut input[..lists]);
     input[lists..].copy_from_slice(&elements);
-    let call = Call::new(OpKind::AllToAll, DType::F32, 0);
+    let call = Call::new(OpKind::AllToAll { with: None }, DType::F32, 0);
     client
         .submit_in(group, call, Some(input), PATIENCE)
         .unwrap()
@@ -82,7 +79,7 @@ fn each_rank_gets_what_is_for_it_over_any_transport() {
                 for root in [0, 3, 7] {
                     let own = part(world.rank, 8, most.max(1));
                     let own = vec![own.first().copied().unwrap_or(0.5); most];
-                    let call = of_root(OpKind::Gather, root, most);
+                    let call = floats(OpKind::Gather { root }, most);
                     let ticket = submit(&client, world, call, Some(&own));
                     let all = take(&client, ticket);
                     if world.rank == root {
@@ -93,7 +90,7 @@ fn each_rank_gets_what_is_for_it_over_any_transport() {
                         assert_eq!(all, Vec::<f32>::new());
                     }
                     let whole: Vec<f32> = (0..8 * most).map(|at| at as f32).collect();
-                    let call = of_root(OpKind::Scatter, root, most);
+                    let call = floats(OpKind::Scatter { root }, most);
                     let brought = (world.rank == root).then_some(&whole[..]);
                     let ticket = submit(&client, world, call, brought);
                     let mine = world.rank as usize * most;
@@ -120,7 +117,7 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
             // The tags the other way round than they are sent.
             let call = Call {
                 tag: number as u64,
-                ..of_root(OpKind::Receive, before, number * 700)
+                ..floats(OpKind::Receive { from: before }, number * 700)
             };
             received.push((number, submit(&client, world, call, None)));
         }
@@ -130,7 +127,7 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
             .map(|number| {
                 let call = Call {
                     tag: number as u64,
-                    ..of_root(OpKind::Send, next, number * 700)
+                    ..floats(OpKind::Send { to: next }, number * 700)
                 };
                 submit(&client, world, call, Some(&of(world.rank, number)))
             })
@@ -145,8 +142,8 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
         // Under one tag they come as they were sent.
         let tickets: Vec<CallTicket> = (0..3)
             .flat_map(|number| {
-                let send = of_root(OpKind::Send, next, 5);
-                let receive = of_root(OpKind::Receive, before, 5);
+                let send = floats(OpKind::Send { to: next }, 5);
+                let receive = floats(OpKind::Receive { from: before }, 5);
                 [
                     submit(&client, world, send, Some(&[number as f32; 5])),
                     submit(&client, world, receive, None),
@@ -217,8 +214,13 @@ fn a_message_of_another_size_is_an_error_on_both_ranks_and_nobody_else() {
     gang.each(|client| {
         let world = client.world();
         let ticket = match world.rank {
-            0 => submit(&client, world, of_root(OpKind::Send, 2, 4), Some(&[1.0; 4])),
-            2 => submit(&client, world, of_root(OpKind::Receive, 0, 5), None),
+            0 => submit(
+                &client,
+                world,
+                floats(OpKind::Send { to: 2 }, 4),
+                Some(&[1.0; 4]),
+            ),
+            2 => submit(&client, world, floats(OpKind::Receive { from: 0 }, 5), None),
             _ => submit(&client, world, Call::barrier(), None),
         };
         if world.rank != 1 {
@@ -237,7 +239,12 @@ fn a_message_of_another_size_is_an_error_on_both_ranks_and_nobody_else() {
         } else {
             take(&client, ticket);
         }
-        let ticket = submit(&client, world, of_root(OpKind::Send, 9, 4), Some(&[1.0; 4]));
+        let ticket = submit(
+            &client,
+            world,
+            floats(OpKind::Send { to: 9 }, 4),
+            Some(&[1.0; 4]),
+        );
         let (kind, text) = failure(&client, ticket);
         assert_eq!(kind, FailureKind::Refused);
         assert!(text.contains("is not a rank of the group"), "{text}");
@@ -253,7 +260,7 @@ fn lists_that_lie_are_refused_on_all_ranks() {
         let mut input = client.buffer(lists + 64, PATIENCE).unwrap();
         let most = if world.rank == 1 { 1 << 60 } else { 1 };
         parts::write(&[most, 1], &[1, 1], &mut input[..lists]);
-        let call = Call::new(OpKind::AllToAll, DType::F32, 0);
+        let call = Call::new(OpKind::AllToAll { with: None }, DType::F32, 0);
         let ticket = client
             .submit_in(world, call, Some(input), PATIENCE)
             .unwrap();
@@ -276,7 +283,7 @@ fn a_process_that_dies_ends_the_messages_of_the_others_with_its_name() {
         let world = client.world();
         match world.rank {
             0 => {
-                let ticket = submit(&client, world, of_root(OpKind::Receive, 1, 5), None);
+                let ticket = submit(&client, world, floats(OpKind::Receive { from: 1 }, 5), None);
                 let (kind, text) = failure(&client, ticket);
                 assert_eq!(kind, FailureKind::Broken);
                 assert!(text.contains("rank 2 on node 2 died"), "{text}");
@@ -287,7 +294,7 @@ fn a_process_that_dies_ends_the_messages_of_the_others_with_its_name() {
                 assert_eq!(kind, FailureKind::Broken);
             }
             _ => {
-                let call = of_root(OpKind::Receive, 0, 1);
+                let call = floats(OpKind::Receive { from: 0 }, 1);
                 let ticket = submit(&client, world, call, None);
                 let late = client.wait(ticket, Duration::from_millis(50));
                 assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
@@ -303,7 +310,7 @@ fn who_sends_to_a_rank_that_has_left_is_told_at_once() {
     gang.each(|client| {
         run(&client, sum(1), &f32s(&[1.0])).unwrap();
         if client.standing().rank == 0 {
-            let send = of_root(OpKind::Send, 1, 1);
+            let send = floats(OpKind::Send { to: 1 }, 1);
             let ticket = submit(&client, client.world(), send, Some(&[1.0]));
             let (kind, text) = failure(&client, ticket);
             assert_eq!(kind, FailureKind::Refused);

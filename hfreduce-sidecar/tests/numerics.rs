@@ -169,13 +169,14 @@ fn what_is_shared_out_and_what_goes_to_one_have_the_bits_of_what_goes_to_all() {
         let input = &gradients(DType::F16, client.standing().rank)[..count * 2];
         let all = call(Numerics::Bitwise, DType::F16, ReduceOp::Sum, count);
         let to_all = run(&client, all, input).unwrap().result.to_vec();
-        let kind = OpKind::ReduceScatter;
+        let op = ReduceOp::Sum;
+        let kind = OpKind::ReduceScatter { op };
         let shared = run(&client, Call { kind, ..all }, input).unwrap().result;
         let each = to_all.len() / 6;
         let own = client.standing().rank as usize * each;
         assert_eq!(shared[own..own + each], to_all[own..own + each]);
-        let (kind, root) = (OpKind::Reduce, 4);
-        let one = Call { kind, root, ..all };
+        let kind = OpKind::Reduce { op, root: 4 };
+        let one = Call { kind, ..all };
         let to_one = run(&client, one, input).unwrap().result;
         if client.standing().rank == 4 {
             assert_eq!(to_one[..], to_all[..]);

@@ -102,8 +102,7 @@ fn sums_of_up_to_8_mebibytes_are_right_on_every_node() {
     assert_eq!(links(&gang), ["verbs"], "{}", gang.log(0));
     sums_are_right(&clients, &[0, 1, 1000, MOST]);
     each(&clients, |client, rank| {
-        let mut call = Call::new(OpKind::Broadcast, DType::I64, 100_000);
-        call.root = 2;
+        let call = Call::new(OpKind::Broadcast { root: 2 }, DType::I64, 100_000);
         let output = run(client, call, &encode(DType::I64, rank..rank + 100_000)).unwrap();
         assert!(output.result[..] == encode(DType::I64, 2..100_002));
     });

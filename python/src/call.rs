@@ -1,6 +1,6 @@
 //! A call as Python describes it, `fireflyer.call.Call`; its words are checked here, once.
 
-use hfreduce_client::{DType, Numerics, OpKind, ReduceOp};
+use hfreduce_client::{DType, Factor, Numerics, OpKind, ReduceOp};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -17,24 +17,38 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Call {
     fn extract(call: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let (kind, dtype, count, reduction, factor, root, tag, numerics): Fields<'a> =
             call.extract()?;
-        let kind = named(OpKind::ALL, OpKind::name, "operation", kind)?;
         let dtype = named(&DType::ALL, DType::name, "element type", dtype)?;
-        let reduce = named(ReduceOp::ALL, ReduceOp::name, "reduction", reduction)?;
         let numerics = named(&Numerics::ALL, Numerics::name, "numerics mode", numerics)?;
-        let has_factor = reduce == ReduceOp::PremulSum;
-        Ok(Self(hfreduce_client::Call {
-            reduce,
-            factor_bits: if has_factor { factor.to_bits() } else { 0 },
-            root,
-            tag,
-            // What is only moved is not rounded.
-            numerics: if kind.reduces() {
-                numerics
-            } else {
-                Numerics::Fast
-            },
-            ..hfreduce_client::Call::new(kind, dtype, count)
-        }))
+        let op = match reduction {
+            "sum" => ReduceOp::Sum,
+            "avg" => ReduceOp::Avg,
+            "max" => ReduceOp::Max,
+            "min" => ReduceOp::Min,
+            "premul_sum" => ReduceOp::PremulSum(Factor::new(factor)),
+            _ => return Err(unknown("reduction", reduction)),
+        };
+        let kind = match kind {
+            "allreduce" => OpKind::AllReduce { op },
+            "reduce" => OpKind::Reduce { op, root },
+            "broadcast" => OpKind::Broadcast { root },
+            "allgather" => OpKind::AllGather,
+            "barrier" => OpKind::Barrier,
+            "close" => OpKind::Close,
+            "reduce_scatter" => OpKind::ReduceScatter { op },
+            "gather" => OpKind::Gather { root },
+            "scatter" => OpKind::Scatter { root },
+            "alltoall" => OpKind::AllToAll { with: None },
+            "send" => OpKind::Send { to: root },
+            "recv" => OpKind::Receive { from: root },
+            _ => return Err(unknown("operation", kind)),
+        };
+        let mut call = hfreduce_client::Call::new(kind, dtype, count);
+        call.tag = tag;
+        // What is only moved is not rounded.
+        if call.reduce_op().is_some() {
+            call.numerics = numerics;
+        }
+        Ok(Self(call))
     }
 }
 
@@ -45,8 +59,11 @@ fn named<T: Copy>(
     what: &str,
     name: &str,
 ) -> PyResult<T> {
-    all.iter()
-        .copied()
-        .find(|one| name_of(*one) == name)
-        .ok_or_else(|| PyValueError::new_err(format!("no {what} is called {name:?}")))
+    let mut all = all.iter().copied();
+    all.find(|one| name_of(*one) == name)
+        .ok_or_else(|| unknown(what, name))
+}
+
+fn unknown(what: &str, name: &str) -> PyErr {
+    PyValueError::new_err(format!("no {what} is called {name:?}"))
 }

@@ -117,8 +117,7 @@ pub(crate) fn pairs_add(call: Call) -> bool {
 }
 
 fn sum(call: &Call) -> Option<Sum> {
-    let factor = f32::from_bits(call.0.factor_bits);
-    Sum::of(call.0.dtype, call.0.reduce, factor)
+    Sum::of(call.0.dtype, call.0.reduce_op()?)
 }
 
 fn joined() -> PyErr {

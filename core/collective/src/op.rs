@@ -186,25 +186,34 @@ pub enum CallError {
 }
 
 impl Call {
-    /// A barrier: no elements.
+    /// A call without a name, in fast mode.
     #[must_use]
-    pub const fn barrier() -> Self {
+    pub const fn new(kind: OpKind, dtype: DType, count: u64) -> Self {
         Self {
-            kind: OpKind::Barrier,
-            dtype: DType::U8,
-            count: 0,
+            kind,
+            dtype,
+            count,
             tag: 0,
             numerics: Numerics::Fast,
         }
     }
 
+    /// Every rank gets the combination of `count` elements of each.
+    #[must_use]
+    pub const fn all_reduce(dtype: DType, op: ReduceOp, count: u64) -> Self {
+        Self::new(OpKind::AllReduce { op }, dtype, count)
+    }
+
+    /// A barrier: no elements.
+    #[must_use]
+    pub const fn barrier() -> Self {
+        Self::new(OpKind::Barrier, DType::U8, 0)
+    }
+
     /// The last operation of a group: no elements.
     #[must_use]
     pub const fn close() -> Self {
-        Self {
-            kind: OpKind::Close,
-            ..Self::barrier()
-        }
+        Self::new(OpKind::Close, DType::U8, 0)
     }
 
     /// Checks what one call alone can show. A call that was made takes its place in the order of operations even so:
@@ -333,6 +342,47 @@ impl Call {
 }
 
 impl OpKind {
+    /// The names users write, in the order of [`Self::index`].
+    pub const NAMES: [&str; 12] = [
+        "allreduce",
+        "reduce",
+        "broadcast",
+        "allgather",
+        "barrier",
+        "close",
+        "reduce_scatter",
+        "gather",
+        "scatter",
+        "alltoall",
+        "send",
+        "recv",
+    ];
+
+    /// Which of [`Self::NAMES`] it has: for tables with a row for each.
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        match self {
+            Self::AllReduce { .. } => 0,
+            Self::Reduce { .. } => 1,
+            Self::Broadcast { .. } => 2,
+            Self::AllGather => 3,
+            Self::Barrier => 4,
+            Self::Close => 5,
+            Self::ReduceScatter { .. } => 6,
+            Self::Gather { .. } => 7,
+            Self::Scatter { .. } => 8,
+            Self::AllToAll { .. } => 9,
+            Self::Send { .. } => 10,
+            Self::Receive { .. } => 11,
+        }
+    }
+
+    /// The name users write, in logs, errors and metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+
     /// The rank that has a part of its own in it, or is the other one of two.
     #[must_use]
     pub const fn root(&self) -> Option<u32> {
@@ -372,24 +422,23 @@ impl OpKind {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, dtype) = (self.count, self.dtype);
+        write!(f, "{}(", self.kind.name())?;
         match self.kind {
-            OpKind::AllReduce { op } => write!(f, "allreduce({op}, {count} x {dtype}")?,
-            OpKind::Reduce { op, root } => {
-                write!(f, "reduce({op}, {count} x {dtype}, root {root}")?;
+            OpKind::AllReduce { op } | OpKind::ReduceScatter { op } => {
+                write!(f, "{op}, {count} x {dtype}")?;
             }
-            OpKind::Broadcast { root } => write!(f, "broadcast({count} x {dtype}, root {root}")?,
-            OpKind::AllGather => write!(f, "allgather({count} x {dtype}")?,
-            OpKind::ReduceScatter { op } => write!(f, "reduce_scatter({op}, {count} x {dtype}")?,
-            OpKind::Barrier => f.write_str("barrier(")?,
-            OpKind::Close => f.write_str("close(")?,
-            OpKind::Gather { root } => write!(f, "gather({count} x {dtype}, root {root}")?,
-            OpKind::Scatter { root } => write!(f, "scatter({count} x {dtype}, root {root}")?,
-            OpKind::AllToAll { with: None } => write!(f, "alltoall({dtype}")?,
+            OpKind::Reduce { op, root } => write!(f, "{op}, {count} x {dtype}, root {root}")?,
+            OpKind::Broadcast { root } | OpKind::Gather { root } | OpKind::Scatter { root } => {
+                write!(f, "{count} x {dtype}, root {root}")?;
+            }
+            OpKind::AllGather => write!(f, "{count} x {dtype}")?,
+            OpKind::Barrier | OpKind::Close => {}
+            OpKind::AllToAll { with: None } => write!(f, "{dtype}")?,
             OpKind::AllToAll { with: Some(rank) } => {
-                write!(f, "alltoall({count} x {dtype} with rank {rank}")?;
+                write!(f, "{count} x {dtype} with rank {rank}")?;
             }
-            OpKind::Send { to } => write!(f, "send({count} x {dtype} to rank {to}")?,
-            OpKind::Receive { from } => write!(f, "recv({count} x {dtype} from rank {from}")?,
+            OpKind::Send { to } => write!(f, "{count} x {dtype} to rank {to}")?,
+            OpKind::Receive { from } => write!(f, "{count} x {dtype} from rank {from}")?,
         }
         if self.kind.is_between_two() {
             return match self.tag {
@@ -427,13 +476,7 @@ mod tests {
 
     #[test]
     fn a_root_outside_the_group_and_an_absurd_size_are_refused() {
-        let mut call = Call {
-            kind: OpKind::Broadcast { root: 4 },
-            dtype: DType::F32,
-            count: 1,
-            tag: 0,
-            numerics: Numerics::Fast,
-        };
+        let mut call = Call::new(OpKind::Broadcast { root: 4 }, DType::F32, 1);
         assert_eq!(call.check(4), Err(CallError::Root { root: 4, world: 4 }));
         assert_eq!(call.check(5), Ok(()));
         call.count = u64::MAX;
@@ -442,15 +485,7 @@ mod tests {
 
     #[test]
     fn integers_have_no_factor() {
-        let of = |dtype| Call {
-            kind: OpKind::AllReduce {
-                op: ReduceOp::PremulSum(Factor::new(0.5)),
-            },
-            dtype,
-            count: 1,
-            tag: 0,
-            numerics: Numerics::Fast,
-        };
+        let of = |dtype| Call::all_reduce(dtype, ReduceOp::PremulSum(Factor::new(0.5)), 1);
         for dtype in DType::ALL {
             let refused = Err(CallError::Factor { dtype });
             let expected = if dtype.is_float() { Ok(()) } else { refused };
@@ -469,11 +504,8 @@ mod tests {
             root: 3,
         };
         let call = Call {
-            kind,
-            dtype: DType::Bf16,
-            count: 7,
             tag: 0xab,
-            numerics: Numerics::Fast,
+            ..Call::new(kind, DType::Bf16, 7)
         };
         assert_eq!(
             call.to_string(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::tests::{PATIENCE, bytes_of, echo};
 use super::*;
 use crate::attach::Listener;
-use crate::op::{DType, OpKind};
+use crate::{DType, OpKind};
 
 /// Sidecars one after the other, each for so many calls; the last until it is left.
 fn sidecars(lives: &'static [usize]) -> (tempfile::TempDir, Client, thread::JoinHandle<Said>) {
@@ -159,10 +159,7 @@ fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
     // What is said to be over before the answer to an opening is not restored.
     client.open(10, &[0], true, PATIENCE).unwrap();
     all(&[(closed, Call::barrier()), (closed, Call::close())]);
-    let message = Call {
-        root: 0,
-        ..Call::new(OpKind::Receive, DType::U8, 1)
-    };
+    let message = Call::new(OpKind::Receive { from: 0 }, DType::U8, 1);
     let message = client.submit_in(client.world(), message, None, PATIENCE);
     let lost = call(&client, b"lost");
     let error = client.wait(message.unwrap(), PATIENCE).unwrap_err();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::IN_FLIGHT_LIMIT;
+use crate::Call;
 use crate::attach;
 use crate::entry::{FailureKind, MalformedEntry};
-use crate::op::Call;
 use link::ring::Corrupt;
 use link::segment;
 

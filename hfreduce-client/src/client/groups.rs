@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::OpKind;
 use crate::attach::RestoredGroup;
 use crate::entry::{CallOutcome, FailureKind, Submission};
-use crate::op::OpKind;
 
 /// The group of all ranks.
 const WORLD: u64 = 0;
@@ -65,7 +65,7 @@ impl Groups {
                 let known = Known::new(group, ranks, (replicated, priority));
                 self.0.insert(group, known);
             }
-            (Submission::Call { group, call, .. }, outcome) if !call.is_between_two() => {
+            (Submission::Call { group, call, .. }, outcome) if !call.kind.is_between_two() => {
                 let Some(Known { state, .. }) = self.0.get_mut(&group) else {
                     return;
                 };

@@ -30,9 +30,9 @@ pub use error::Error;
 use shared::Shared;
 use state::State;
 
+use crate::Call;
 use crate::attach::{self, ClientMessage, Members, Standing};
-use crate::entry::{CallOutcome, SegmentRange, Submission};
-use crate::op::Call;
+use crate::entry::{self, CallOutcome, SegmentRange, Submission};
 use link::ring::{self, PushError};
 use link::wake_fd::WakeFd;
 
@@ -341,7 +341,7 @@ impl Client {
 
 /// Refuses a call that reads more than the bytes that are given.
 fn check_input(group: Group, call: Call, given: usize) -> Result<(), Error> {
-    let needed = call.reads_bytes_of(group.rank, group.size);
+    let needed = entry::input_bytes(&call, group.rank, group.size);
     let needed = needed.unwrap_or(usize::MAX);
     if given < needed {
         return Err(Error::Input {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Client, Error, Group, place_of};
+use crate::Call;
 use crate::entry::Submission;
-use crate::op::Call;
 
 impl Client {
     /// Opens a group of these global ranks, which ascend, and waits until all of them have done so alike. The number

@@ -31,7 +31,7 @@ fn half(tensor: u64, at: usize) -> DeviceMemory {
 #[test]
 fn each_gpu_adds_up_its_half_and_they_exchange_what_comes_of_it() {
     let fakes = [Fake::new(), Fake::new()];
-    let sum = Sum::of(DType::U8, ReduceOp::Sum, 1.0).unwrap();
+    let sum = Sum::of(DType::U8, ReduceOp::Sum).unwrap();
     let (loopback, client) = Loopback::start(1 << 30);
     for seed in 0..SEEDS {
         let pairs = joined(&fakes, seed);
@@ -105,6 +105,6 @@ fn what_is_not_in_an_inbox_is_refused() {
 fn types_without_a_kernel_are_known() {
     for dtype in DType::ALL {
         let narrow = matches!(dtype, DType::E4m3 | DType::E5m2);
-        assert_eq!(Sum::of(dtype, ReduceOp::Sum, 1.0).is_none(), narrow);
+        assert_eq!(Sum::of(dtype, ReduceOp::Sum).is_none(), narrow);
     }
 }

@@ -9,9 +9,9 @@ use rustix::event::{PollFd, PollFlags};
 use super::connect::Attachment;
 use super::shared::{Link, sleep_on};
 use super::*;
+use crate::DType;
 use crate::attach::{AttachChannel, Listener, SidecarAnswer};
 use crate::entry::{Completion, FailureKind};
-use crate::op::DType;
 use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
 
@@ -119,8 +119,8 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 return received;
             }
             left -= 1;
-            closed.extend((call.kind == crate::op::OpKind::Close).then_some(group));
-            let bytes = call.input_bytes().unwrap();
+            closed.extend((call.kind == crate::OpKind::Close).then_some(group));
+            let bytes = call.input_bytes() as usize;
             let outcome = if call.tag == 13 {
                 CallOutcome::Failed {
                     kind: FailureKind::Mismatch,
@@ -188,7 +188,7 @@ impl Loopback {
 }
 
 pub(super) fn bytes_of(count: usize) -> Call {
-    Call::new(crate::OpKind::AllReduce, DType::U8, count as u64)
+    Call::all_reduce(DType::U8, crate::ReduceOp::Sum, count as u64)
 }
 
 #[test]

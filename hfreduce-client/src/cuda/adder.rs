@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::{CudaDevice, DeviceMemory, Error, abi, ptx};
-use crate::op::{DType, ReduceOp};
+use crate::{DType, ReduceOp};
 
 /// Threads of a block.
 const THREADS: u32 = 512;
@@ -26,12 +26,12 @@ impl Sum {
     /// How a pair combines what goes into a reduction, if a GPU can do that: what comes of it is reduced by the
     /// same words, among half as many ranks, but that a premultiplied sum is a sum from there on.
     #[must_use]
-    pub fn of(dtype: DType, reduce: ReduceOp, factor: f32) -> Option<Self> {
-        let (operator, scale) = match reduce {
+    pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
+        let (operator, scale) = match op {
             ReduceOp::Sum => (ptx::Operator::Sum, 1.0),
             // The mean of two, as the other half is divided by the other pairs. It cannot overflow.
             ReduceOp::Avg => (ptx::Operator::Sum, 0.5),
-            ReduceOp::PremulSum => (ptx::Operator::Sum, factor),
+            ReduceOp::PremulSum(factor) => (ptx::Operator::Sum, factor.value()),
             ReduceOp::Max => (ptx::Operator::Max, 1.0),
             ReduceOp::Min => (ptx::Operator::Min, 1.0),
         };

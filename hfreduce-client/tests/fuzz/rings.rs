@@ -15,29 +15,26 @@ use sim::{Rng, damage, explore};
 
 /// Any call.
 fn call(rng: &mut Rng) -> Call {
-    let kind = *rng.pick(OpKind::ALL);
-    let (dtype, count) = (*rng.pick(&DType::ALL), damage::number(rng));
-    let mut call = Call {
-        tag: damage::number(rng),
-        ..Call::new(kind, dtype, count)
-    };
-    if kind.reduces() {
-        call.reduce = *rng.pick(ReduceOp::ALL);
+    let (op, root) = (*rng.pick(&ReduceOp::ALL), rng.next_u64() as u32 >> 1);
+    let kind = *rng.pick(&[
+        OpKind::AllReduce { op },
+        OpKind::Reduce { op, root },
+        OpKind::Broadcast { root },
+        OpKind::AllGather,
+        OpKind::Barrier,
+        OpKind::Close,
+        OpKind::ReduceScatter { op },
+        OpKind::Gather { root },
+        OpKind::Scatter { root },
+        OpKind::AllToAll { with: None },
+        OpKind::AllToAll { with: Some(root) },
+        OpKind::Send { to: root },
+        OpKind::Receive { from: root },
+    ]);
+    let mut call = Call::new(kind, *rng.pick(&DType::ALL), damage::number(rng));
+    call.tag = damage::number(rng);
+    if call.reduce_op().is_some() {
         call.numerics = *rng.pick(&Numerics::ALL);
-    }
-    if call.reduce == ReduceOp::PremulSum {
-        call.factor_bits = 0.5_f32.to_bits();
-    }
-    let has_root = [
-        OpKind::Reduce,
-        OpKind::Broadcast,
-        OpKind::Gather,
-        OpKind::Scatter,
-        OpKind::Send,
-        OpKind::Receive,
-    ];
-    if has_root.contains(&kind) {
-        call.root = rng.next_u64() as u32 >> 1;
     }
     call
 }

@@ -113,10 +113,11 @@ impl Engine {
     /// Tells a process that its call has failed.
     fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
         let called = self.local.ranks_mut().end(group, op, rank, false);
-        let (Some(session), Some(Called { kept, .. })) = (self.local.session(rank), called) else {
+        let (Some(session), Some(Called { call, kept, .. })) = (self.local.session(rank), called)
+        else {
             return;
         };
-        self.telemetry.metrics().failed(&kept.call);
+        self.telemetry.metrics().failed(&call);
         if let Err(error) = session.fail(kept.ticket, FailureKind::Broken, text) {
             self.lose_session(rank, &error);
         }

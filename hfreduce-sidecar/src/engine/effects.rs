@@ -321,12 +321,13 @@ impl Engine {
         let lane = self.local.ranks().lane(group, rank);
         let bytes = lane.zip(called.as_ref());
         let bytes = bytes.map_or(0, |(lane, called)| result_bytes(called, lane));
-        let (Some(session), Some(Called { kept, .. })) = (self.local.session(rank), called) else {
+        let (Some(session), Some(Called { call, kept, .. })) = (self.local.session(rank), called)
+        else {
             return;
         };
         let told = match told {
             Err((cause, text)) => {
-                self.telemetry.metrics().failed(&kept.call);
+                self.telemetry.metrics().failed(&call);
                 let kind = match cause {
                     Cause::Verdict(Verdict::Mismatch(_)) => FailureKind::Mismatch,
                     Cause::Verdict(Verdict::Refusal(_)) => FailureKind::Refused,
@@ -337,7 +338,7 @@ impl Engine {
             Ok(epoch) => {
                 self.telemetry
                     .metrics()
-                    .succeeded(&kept.call, kept.since.elapsed());
+                    .succeeded(&call, kept.since.elapsed());
                 let own = (kept.own_bytes > 0).then_some(rank);
                 let result = self.memory.hold((group, op), own);
                 let result = result.filter(|_| bytes > 0).map(|result| (result, bytes));

@@ -147,7 +147,7 @@ impl FlightRecorder {
             Input::RankLeft { rank } => Event::RankLeft { rank },
             Input::Revoke => Event::Stop,
             Input::Leave => Event::Leave,
-            Input::Ready { .. } | Input::Done { .. } | Input::Tick => return,
+            Input::Done { .. } | Input::Tick => return,
         };
         self.note(now, event);
     }

@@ -9,7 +9,7 @@ use collective::machine::{
     Broken, Config, DEFAULT_SLOTS, Fence, Frame, GroupId, MIN_CHUNK_BYTES, Recovery, Timing,
 };
 use collective::session::Called;
-use collective::{DoubleTree, Layout};
+use collective::{Call, DType, DoubleTree, Layout, ReduceOp};
 use rustix::net::sockopt::set_socket_linger;
 
 use link::transport::Tcp;
@@ -112,15 +112,13 @@ fn a_chunk_that_does_not_fit_into_a_frame_is_refused_with_the_largest_that_does(
 }
 
 /// A call as a process has made it, without input.
-fn called(ticket: u64, call: hfreduce_client::Call) -> Called<PendingCall> {
+fn called(ticket: u64, call: Call) -> Called<PendingCall> {
     Called {
-        call: collective::Call::from(&call),
+        call,
         splits: None,
-        ready: 0,
         refused: None,
         kept: PendingCall {
             ticket,
-            call,
             since: Instant::now(),
             own_bytes: 0,
             input: Ok(None),
@@ -133,7 +131,7 @@ fn what_a_process_has_called_is_taken_up_after_it_has_left() {
     let (setup, _theirs) = setup();
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
-    let called = called(1, hfreduce_client::Call::barrier());
+    let called = called(1, Call::barrier());
     let ranks = engine.local.ranks_mut();
     ranks.attach(0, None);
     assert!(ranks.call(WORLD, 0, called));
@@ -155,11 +153,7 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
     ranks.open((GROUP, 0), vec![0], (true, 0), 1).unwrap();
     assert_eq!(ranks.opened(GROUP, 0).ticket, Some(1));
     ranks.fail(GROUP, 0, "its nodes were lost");
-    let call = hfreduce_client::Call::all_reduce(
-        hfreduce_client::DType::U8,
-        hfreduce_client::ReduceOp::Sum,
-        1 << 20,
-    );
+    let call = Call::all_reduce(DType::U8, ReduceOp::Sum, 1 << 20);
     for ticket in [2, 3] {
         let called = called(ticket, call);
         assert!(engine.local.ranks_mut().call(GROUP, 0, called));

@@ -19,8 +19,6 @@ use crate::pool::ResultBlock;
 pub struct PendingCall {
     /// The process's number for it.
     pub ticket: u64,
-    /// The call.
-    pub call: hfreduce_client::Call,
     /// When it came.
     pub since: Instant,
     /// Bytes that it gets for itself alone.
@@ -85,15 +83,12 @@ impl Session {
                     splits,
                     own_bytes,
                 } = self.input(ranks.lane(group, rank), &call, input);
-                let place = input.as_ref().ok().and_then(Option::as_ref);
                 let called = Called {
-                    call: collective::Call::from(&call),
+                    call,
                     splits,
-                    ready: place.map_or(0, |input| input.bytes as u64),
                     refused: None,
                     kept: PendingCall {
                         ticket,
-                        call,
                         since: Instant::now(),
                         own_bytes,
                         input,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use collective::machine::Splits;
 use collective::session::Lane;
-use hfreduce_client::entry::SegmentRange;
-use hfreduce_client::{OpKind, parts};
+use collective::{Call, OpKind};
+use hfreduce_client::entry::{self, SegmentRange};
+use hfreduce_client::parts;
 
 use super::{PendingCall, Session};
 use crate::memory::InputMemory;
@@ -28,7 +29,7 @@ impl Session {
     pub(super) fn input(
         &self,
         lane: Option<&Lane<PendingCall>>,
-        call: &hfreduce_client::Call,
+        call: &Call,
         place: SegmentRange,
     ) -> Brought {
         let plain = |input, own_bytes| Brought {
@@ -40,13 +41,13 @@ impl Session {
         let Some((rank, size)) = lane.map(|lane| (lane.rank(), lane.size())) else {
             return refused;
         };
-        if collective::Call::from(call).check(size).is_err() {
+        if call.check(size).is_err() {
             return refused;
         }
-        let read = call.reads_input_of(rank);
-        let lies = || self.place(call, place, call.reads_bytes_of(rank, size));
-        let input = read.then(lies).transpose();
-        if call.kind == OpKind::AllToAll {
+        let bytes = entry::input_bytes(call, rank, size);
+        let lies = || self.place(call, place, bytes);
+        let input = (bytes != Some(0)).then(lies).transpose();
+        if let OpKind::AllToAll { .. } = call.kind {
             return match input.and_then(|lists| divide(call, lists, size)) {
                 Ok((input, splits, own_bytes)) => Brought {
                     input: Ok(Some(input)),
@@ -56,7 +57,7 @@ impl Session {
                 Err(wrong) => plain(Err(wrong), 0),
             };
         }
-        let own_bytes = collective::Call::from(call).own_bytes(rank, size);
+        let own_bytes = call.own_bytes(rank, size);
         plain(input, own_bytes)
     }
 
@@ -100,7 +101,7 @@ impl Session {
 /// The elements of an all-to-all, how they are divided, and how many bytes come. The process may change the lists
 /// afterwards, so they are read once.
 fn divide(
-    call: &hfreduce_client::Call,
+    call: &Call,
     lists: Option<InputMemory>,
     size: u32,
 ) -> Result<(InputMemory, Splits, u64), String> {

@@ -45,7 +45,6 @@ fn background() -> Background {
 fn barrier(ticket: u64) -> PendingCall {
     PendingCall {
         ticket,
-        call: hfreduce_client::Call::barrier(),
         since: Instant::now(),
         own_bytes: 0,
         input: Ok(None),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use collective::membership::encoding::Peer;
 use contract::identity::JobId;
 use hfreduce_client::client::{Client, Error, InputBuffer, Output};
-use hfreduce_client::entry::FailureKind;
+use hfreduce_client::entry::{FailureKind, input_bytes};
 use hfreduce_client::{Call, DType, ReduceOp};
 use hfreduce_sidecar::member::{Member, MemberLocation, MemberOptions, RosterSource};
 use hfreduce_sidecar::metrics::Metrics;
@@ -222,7 +222,8 @@ pub(crate) fn filled(client: &Client, bytes: &[u8]) -> InputBuffer {
 
 /// Calls one operation and waits for it. Its result is out of place: the input comes back as it was.
 pub(crate) fn run(client: &Client, call: Call, input: &[u8]) -> Result<Output, Error> {
-    let reads = call.reads_input_of(client.standing().rank);
+    let world = client.world();
+    let reads = input_bytes(&call, world.rank, world.size) != Some(0);
     let buffer = reads.then(|| filled(client, input));
     let ticket = client.submit(call, buffer, PATIENCE)?;
     let output = client.wait(ticket, PATIENCE)?;

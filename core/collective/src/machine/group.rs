@@ -144,8 +144,7 @@ impl Group {
         node: &mut Node,
         rank: usize,
         call: Call,
-        ready: Result<u64, Reason>,
-        splits: Splits,
+        splits: Result<Splits, Reason>,
     ) {
         let Some(rank) = self.view.local(rank).filter(|_| !node.holds()) else {
             return; // The shell hands it to the next machine.
@@ -169,13 +168,13 @@ impl Group {
             });
             return;
         }
+        let refused = splits.as_ref().err().copied();
         let brought = Brought {
             call,
-            ready: ready.unwrap_or(0),
-            refused: ready.err().or_else(|| self.view.lost_for(&call)),
+            refused: refused.or_else(|| self.view.lost_for(&call)),
         };
         let operation = self.ops.begin(node, id);
-        operation.bring(rank, brought, splits);
+        operation.bring(rank, brought, splits.unwrap_or_default());
         if operation.is_served() {
             return;
         }
@@ -187,15 +186,7 @@ impl Group {
             .check_departures(&self.view, node, &self.traffic, id);
     }
 
-    /// More of the input of a rank of this node may be read.
-    pub(super) fn ready(&mut self, node: &mut Node, rank: usize, op: OpId, ready: u64) {
-        if let Some(rank) = self.view.local(rank) {
-            self.ops.ready(op, rank, ready);
-            self.begin_exchange(node, op);
-        }
-    }
-
-    /// What ranks send each other in an operation goes out, if everything for it is here.
+    /// What ranks send each other in an operation goes out.
     fn begin_exchange(&mut self, node: &mut Node, id: OpId) {
         let operation = self.ops.get_mut(id);
         let transfers = operation.and_then(|operation| operation.begin_exchange(&self.view));

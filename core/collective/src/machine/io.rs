@@ -248,13 +248,11 @@ impl Frame {
 /// What happened: the shell hands it to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// A local rank made its next call of a group (checked with [`Call::check`]); the first `ready` bytes of its
-    /// input may be read.
+    /// A local rank made its next call of a group (checked with [`Call::check`]); all of its input may be read.
     Submit {
         group: GroupId,
         rank: usize,
         call: Call,
-        ready: u64,
     },
     /// A local rank made its next call, and this node cannot carry it out. It takes its place like any other and
     /// fails on every rank; its input and result are not touched.
@@ -280,13 +278,6 @@ pub enum Input {
         op: OpId,
         call: Call,
         refused: Option<Reason>,
-    },
-    /// More of a local rank's input may be read: the first `ready` bytes.
-    Ready {
-        group: GroupId,
-        rank: usize,
-        op: OpId,
-        ready: u64,
     },
     /// A local rank opens a group of these global ranks, which ascend. `replicated`: its ranks do the same work, so
     /// that some can go on without others. All of them open it alike; the answer is [`Effect::Opened`].

@@ -223,8 +223,7 @@ impl Machine {
             Input::Submit { group, .. }
             | Input::Refuse { group, .. }
             | Input::Exchange { group, .. }
-            | Input::SendRecv { group, .. }
-            | Input::Ready { group, .. } => Some(group),
+            | Input::SendRecv { group, .. } => Some(group),
             Input::Done { ticket } => self.node.work.get(&ticket).map(|(group, _)| *group),
             Input::Frame { ref frame, .. } => frame.group(),
             Input::Open { .. }
@@ -241,24 +240,21 @@ impl Machine {
     fn take(&mut self, input: Input) {
         let node = &mut self.node;
         match input {
-            Input::Submit {
-                group,
-                rank,
-                call,
-                ready,
-            } => self.submit(group, rank, call, Ok(ready), Splits::default()),
+            Input::Submit { group, rank, call } => {
+                self.submit(group, rank, call, Ok(Splits::default()));
+            }
             Input::Refuse {
                 group,
                 rank,
                 call,
                 reason,
-            } => self.submit(group, rank, call, Err(reason), Splits::default()),
+            } => self.submit(group, rank, call, Err(reason)),
             Input::Exchange {
                 group,
                 rank,
                 call,
                 splits,
-            } => self.submit(group, rank, call, Ok(u64::MAX), splits),
+            } => self.submit(group, rank, call, Ok(splits)),
             Input::SendRecv {
                 group,
                 rank,
@@ -268,16 +264,6 @@ impl Machine {
             } => {
                 if let Some(group) = self.groups.get_mut(&group) {
                     group.send_or_receive(node, rank, op, PairCall { call, refused });
-                }
-            }
-            Input::Ready {
-                group,
-                rank,
-                op,
-                ready,
-            } => {
-                if let Some(group) = self.groups.get_mut(&group) {
-                    group.ready(node, rank, op, ready);
                 }
             }
             Input::Open {
@@ -314,16 +300,9 @@ impl Machine {
         }
     }
 
-    fn submit(
-        &mut self,
-        group: GroupId,
-        rank: usize,
-        call: Call,
-        ready: Result<u64, Reason>,
-        splits: Splits,
-    ) {
+    fn submit(&mut self, group: GroupId, rank: usize, call: Call, splits: Result<Splits, Reason>) {
         if let Some(group) = self.groups.get_mut(&group) {
-            group.submit(&mut self.node, rank, call, ready, splits);
+            group.submit(&mut self.node, rank, call, splits);
         }
     }
 

@@ -217,7 +217,6 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
         group: WORLD,
         rank: 0,
         call: Call::barrier(),
-        ready: 0,
     };
     assert_eq!(uses_of_the_slot(submit), (Some(3), false));
 }
@@ -235,7 +234,6 @@ fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
         group: WORLD,
         rank: 0,
         call,
-        ready: 1,
     };
     let mut effects = Vec::new();
     for _ in 0..MAX_IN_FLIGHT {
@@ -270,7 +268,6 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
             group: WORLD,
             rank,
             call,
-            ready: 0,
         };
         machine.handle(now, submit, &mut Vec::new());
         machine.in_flight()

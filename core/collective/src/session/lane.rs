@@ -14,8 +14,6 @@ pub struct Called<T> {
     pub call: Call,
     /// How an all-to-all is divided.
     pub splits: Option<Splits>,
-    /// Bytes of the input that may be read from the start.
-    pub ready: u64,
     /// Why this node cannot carry it out, if so.
     pub refused: Option<Reason>,
     /// What the shell keeps.
@@ -282,7 +280,6 @@ impl<T> Lane<T> {
         let &Called {
             call,
             ref splits,
-            ready,
             refused,
             ..
         } = self.in_flight.get(&op)?;
@@ -306,12 +303,7 @@ impl<T> Lane<T> {
                 call,
                 splits: splits.clone(),
             },
-            (None, None) => Input::Submit {
-                group,
-                rank,
-                call,
-                ready,
-            },
+            (None, None) => Input::Submit { group, rank, call },
         })
     }
 

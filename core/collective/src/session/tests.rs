@@ -40,7 +40,6 @@ fn called(call: Call, kept: char) -> Called<char> {
     Called {
         call,
         splits: None,
-        ready: 0,
         refused: None,
         kept,
     }
@@ -48,12 +47,7 @@ fn called(call: Call, kept: char) -> Called<char> {
 
 fn barrier(group: GroupId, rank: usize) -> Input {
     let call = Call::barrier();
-    Input::Submit {
-        group,
-        rank,
-        call,
-        ready: 0,
-    }
+    Input::Submit { group, rank, call }
 }
 
 fn resume(base: OpId) -> Resume {

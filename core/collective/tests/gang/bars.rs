@@ -3,25 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use collective::Call;
 use collective::machine::{Handover, Recovery, WORLD};
 use collective::membership::GangPhase as Leading;
-use collective::{DType, Numerics, OpKind, ReduceOp};
 use sim::{Rng, Simulation, To, for_each_seed};
 use topology::OnPeerLoss;
 
+use crate::calls::sum;
 use crate::faults::Phase;
 use crate::world::{Event, Leads, MS, Setup, World};
-
-fn sum(count: u64) -> Call {
-    Call {
-        kind: OpKind::AllReduce { op: ReduceOp::Sum },
-        dtype: DType::I64,
-        count,
-        tag: 0,
-        numerics: Numerics::Fast,
-    }
-}
 
 /// A gang that sums on and on.
 fn gang(rng: &mut Rng, nodes: usize, least: u32) -> World {

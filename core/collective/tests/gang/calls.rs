@@ -131,11 +131,5 @@ pub(crate) fn any_ranks(rng: &mut Rng, world: u32) -> Vec<u32> {
 
 /// A sum of floats, of which each chunk is a message on each edge.
 pub(crate) fn sum(count: u64) -> Call {
-    Call {
-        kind: OpKind::AllReduce { op: ReduceOp::Sum },
-        dtype: DType::F32,
-        count,
-        tag: 0,
-        numerics: Numerics::Fast,
-    }
+    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::State;
+use crate::Call;
 use crate::client::buffer::{InputSegment, Mapped};
 use crate::client::{Error, NO_SEGMENT};
 use crate::entry::{CallOutcome, FailureKind, Submission};
-use crate::op::Call;
 
 /// The first call's ticket.
 pub(super) const FIRST_TICKET: u64 = 1;
@@ -49,7 +49,7 @@ impl State {
     pub(super) fn end_messages(&mut self) {
         let text = "the sidecar of this process ended meanwhile, and what was under way between two ranks with it";
         for operation in self.operations.values_mut() {
-            if operation.end.is_none() && operation.call.is_between_two() {
+            if operation.end.is_none() && operation.call.kind.is_between_two() {
                 self.unfinished -= 1;
                 operation.end = Some(End {
                     outcome: CallOutcome::Failed {

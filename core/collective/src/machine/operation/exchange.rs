@@ -106,7 +106,7 @@ impl Operation {
         let plan = self.plan.as_ref().filter(|_| !self.is_served());
         let call = plan.map(|plan| *plan.call());
         let call = call.filter(|call| call.kind.exchanges())?;
-        if self.exchange.begun || !self.is_open() {
+        if !self.is_open() {
             return None;
         }
         let size = call.dtype.size() as u64;
@@ -117,13 +117,6 @@ impl Operation {
                 (local, rank, self.exchange.parts(&call, local, rank, world))
             })
             .collect();
-        let is_there = |(local, _, parts): &(usize, u32, Parts)| {
-            let bytes: u64 = parts.send.iter().map(|(_, count)| count * size).sum();
-            self.brought[*local].is_some_and(|brought| brought.ready >= bytes)
-        };
-        if !parts.iter().all(is_there) {
-            return None;
-        }
         let of_pair = |with, count| Call {
             kind: if let OpKind::AllToAll { .. } = call.kind {
                 OpKind::AllToAll { with: Some(with) }

@@ -36,8 +36,6 @@ pub(super) struct Context<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brought {
     pub(super) call: Call,
-    /// Bytes of its input that may be read.
-    pub(super) ready: u64,
     /// Why this node cannot carry it out.
     pub(super) refused: Option<Reason>,
 }
@@ -166,14 +164,6 @@ impl Operation {
         if !self.is_served() {
             self.exchange.bring(rank, splits);
         }
-    }
-
-    /// More of a local rank's input may be read. False where it has not called.
-    pub(super) fn ready(&mut self, rank: usize, ready: u64) -> bool {
-        let brought = self.brought[rank].as_mut();
-        brought
-            .map(|brought| brought.ready = brought.ready.max(ready))
-            .is_some()
     }
 
     /// Plans it if all local ranks have called alike, and says whether.
@@ -406,7 +396,7 @@ impl Operation {
     }
 
     /// The pieces of the inputs that make up this node's part of a chunk: (local rank, offset in its input,
-    /// bytes, offset in the result). `None` while some of it may not be read yet.
+    /// bytes, offset in the result). `None` while ranks exchange what it stands for.
     fn pieces(&self, view: &GroupView, chunk: &Chunk) -> Option<Vec<(usize, u64, u64, u64)>> {
         let plan = self.plan.as_ref()?;
         if self.served.is_some() {
@@ -419,7 +409,7 @@ impl Operation {
         let end = chunk.offset + chunk.bytes;
         let whole = |rank| (rank, chunk.offset, chunk.bytes, chunk.offset);
         let first = view.rank(0);
-        let pieces: Vec<_> = match (plan.call().kind, chunk.flow) {
+        Some(match (plan.call().kind, chunk.flow) {
             (OpKind::AllGather, _) => {
                 let each = plan.call().input_bytes();
                 (0..self.brought.len())
@@ -436,10 +426,6 @@ impl Operation {
             (_, Flow::Combine { .. } | Flow::Spread { .. }) => {
                 (0..self.brought.len()).map(whole).collect()
             }
-        };
-        let readable = |&(rank, from, bytes, _): &(usize, u64, u64, u64)| {
-            self.brought[rank].is_some_and(|brought| brought.ready >= from + bytes)
-        };
-        pieces.iter().all(readable).then_some(pieces)
+        })
     }
 }

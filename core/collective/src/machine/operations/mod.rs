@@ -107,14 +107,6 @@ impl Operations {
         id
     }
 
-    /// More of a local rank's input may be read.
-    pub(super) fn ready(&mut self, id: OpId, rank: usize, ready: u64) {
-        let operation = self.ops.get_mut(&id);
-        if operation.is_some_and(|operation| operation.ready(rank, ready)) {
-            self.ready.mark_ready(id);
-        }
-    }
-
     /// A message that an operation consists of is where it belongs.
     pub(super) fn message_over(&mut self, id: OpId) {
         if let Some(operation) = self.ops.get_mut(&id) {

@@ -67,16 +67,6 @@ impl World {
         if self.sidecars[node].epoch != epoch {
             return;
         }
-        if let Input::Ready {
-            group,
-            rank,
-            op,
-            ready,
-        } = input
-        {
-            let memory = &mut self.sidecars[node].memory;
-            memory.ready((group, op), rank, ready);
-        }
         self.handle(node, input);
     }
 

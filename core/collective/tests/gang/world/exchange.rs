@@ -47,11 +47,6 @@ impl World {
         draw::input(&mut rng, &Call { count, ..*call })
     }
 
-    /// How many bytes that is.
-    pub(crate) fn bytes_brought(&self, group: GroupId, rank: u32, op: usize, call: &Call) -> u64 {
-        self.count_brought(group, rank, op, call) * call.dtype.size() as u64
-    }
-
     fn count_brought(&self, group: GroupId, rank: u32, op: usize, call: &Call) -> u64 {
         let ranks = &self.groups[&group].ranks;
         match call.kind {

@@ -117,7 +117,6 @@ impl World {
         let called = Called {
             call,
             splits: None,
-            ready: call.input_bytes(),
             refused: None,
             kept: Kept::Message(at, side),
         };
@@ -137,9 +136,8 @@ impl World {
         let counts = self.messages[at].counts;
         if side == 0 {
             let bytes = content(at, counts[0]);
-            let (local, ready) = (self.local(rank), bytes.len() as u64);
-            let memory = &mut self.sidecars[node].memory;
-            memory.add_input(id, local, bytes, ready);
+            let local = self.local(rank);
+            self.sidecars[node].memory.add_input(id, local, bytes);
         } else {
             self.add_own_bytes(node, id, rank, 8 * counts[1]);
         }

@@ -1,10 +1,10 @@
 //! How a sidecar serves its processes, with the code that the real one has for it: processes attach, call, learn what has
 //! ended, and leave; the sidecar provides memory for what it hands to the machine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use collective::OpKind;
-use collective::machine::{Buffer, Dispute, GroupId, Input, OpId, OpenError, OpenReason, WORLD};
+use collective::machine::{Buffer, Dispute, GroupId, OpId, OpenError, OpenReason, WORLD};
 use collective::recovery::EpochReport;
 use collective::session::{Called, OpeningAnswer, Presence, Remembered, Sessions};
 use sim::To;
@@ -121,7 +121,7 @@ impl World {
             let ranks = &mut self.sidecars[node].ranks;
             let open = ranks.open((group, local), with, kind, u64::from(rank));
             if self.sidecars[node].started {
-                self.hand_in(node, open);
+                self.handle_all(node, open);
             }
             return;
         }
@@ -133,16 +133,10 @@ impl World {
         let taken = *taken.entry((group, local)).or_insert(delivered);
         for op in taken..called {
             let call = self.member(group, rank).unwrap().program[op];
-            let total = self.bytes_brought(group, rank, op, &call);
             let exchanges = matches!(call.kind, OpKind::AllToAll { .. });
             let called = Called {
                 call,
                 splits: exchanges.then(|| self.splits(group, rank, op)),
-                ready: if exchanges {
-                    total
-                } else {
-                    self.rng.range(0..total + 1)
-                },
                 refused: None,
                 kept: Kept::Operation(op),
             };
@@ -177,7 +171,7 @@ impl World {
             Err(_over) => drop(self.sidecars[node].ranks.end(group, op, local, false)),
         }
         let left = self.sidecars[node].ranks.left(local);
-        self.hand_in(node, left);
+        self.handle_all(node, left);
         true
     }
 
@@ -195,54 +189,18 @@ impl World {
         let size = self.groups[&id.0].ranks.len() as u32;
         call.check(size).unwrap();
         let input = self.brought(id.0, rank, op, &call);
-        let total = input.len() as u64;
         self.add_own(node, id, rank, &call);
         let sidecar = &mut self.sidecars[node];
-        sidecar.memory.add_input(id, local, input, called.ready);
+        sidecar.memory.add_input(id, local, input);
         sidecar.memory.add_result(id, call.result_bytes(size));
         sidecar.released.remove(&id);
-        let mut ready = called.ready;
-        while ready < total {
-            ready = self.rng.range(ready + 1..total + 1);
-            let delay = self.hosts.draw(MS / 1000..MS);
-            let more = Input::Ready {
-                group: id.0,
-                rank: local,
-                op: id.1,
-                ready,
-            };
-            self.later(delay, node, more);
-        }
-    }
-
-    /// Hands inputs to the machine. What is called again in a new epoch has all of its input by then.
-    pub(crate) fn hand_in(&mut self, node: usize, inputs: impl IntoIterator<Item = Input>) {
-        let mut again = BTreeMap::new();
-        let mut inputs: Vec<Input> = inputs.into_iter().collect();
-        for input in &mut inputs {
-            if let Input::Submit { group, rank, .. }
-            | Input::Exchange { group, rank, .. }
-            | Input::Refuse { group, rank, .. } = *input
-            {
-                let global = self.setup.layout.ranks(node).start + rank as u32;
-                let known = self.member(group, global).unwrap().outcomes.len();
-                let op = again.entry((group, rank)).or_insert(known as OpId);
-                if let Input::Submit { call, ready, .. } = input {
-                    *ready = self.bytes_brought(group, global, *op as usize, call);
-                    let memory = &mut self.sidecars[node].memory;
-                    memory.ready((group, *op), rank, *ready);
-                }
-                *op += 1;
-            }
-        }
-        self.handle_all(node, inputs);
     }
 
     /// The epoch goes on: the machine gets what has not ended, and what has to be opened again.
     pub(crate) fn go(&mut self, node: usize) {
         self.sidecars[node].started = true;
         let inputs = self.sidecars[node].ranks.go_on();
-        self.hand_in(node, inputs);
+        self.handle_all(node, inputs);
         self.pump_all(node);
     }
 
@@ -285,7 +243,7 @@ impl World {
                 member.remembered |= ticket.is_some() && outcome.is_ok();
             }
         }
-        self.hand_in(node, inputs);
+        self.handle_all(node, inputs);
         self.pump_all(node);
     }
 
@@ -358,7 +316,7 @@ impl World {
         };
         self.clients[rank as usize].departed = Some(departed);
         if self.sidecars[node].started {
-            self.hand_in(node, left);
+            self.handle_all(node, left);
         }
     }
 }
