@@ -63,7 +63,7 @@ pub(super) struct Recovery {
     out: BTreeSet<u32>,
     /// Members that have lost their memory since the last commit.
     without_memory: BTreeSet<u32>,
-    /// Of the epoch at hand.
+    /// Of the epoch at hand; whoever adopts an epoch begins without.
     reports: Reports,
     /// When the last of them came or changed.
     changed: Duration,
@@ -322,7 +322,6 @@ impl Membership {
         self.stage = Stage::Stopping;
         self.recovery.since = self.now;
         self.recovery.changed = self.now;
-        self.recovery.reports.clear();
         self.send_to_all(self.revoke(), effects);
     }
 
