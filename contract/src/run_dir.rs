@@ -25,7 +25,7 @@ pub const LAUNCHER: &str = "launcher";
 pub const ROSTER: &str = "roster.json";
 /// A folder with a file for each local rank that is attached to a sidecar, or has called and left, written by it for the
 /// one in its place.
-pub const ATTACHED_RANKS: &str = "welcomed";
+pub const ATTACHED_RANKS: &str = "attached-ranks";
 /// What the sidecar's engine did last, written by it when something has failed.
 pub const FLIGHT_RECORDING: &str = "hfreduce-flight.json";
 /// Exists when the pod was asked to stop; made by the launcher.

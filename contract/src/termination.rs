@@ -37,7 +37,7 @@ pub enum RunOutcome {
     Failed,
 }
 
-/// What the launcher tells about the end of its ranks.
+/// What the launcher reports about the end of its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
@@ -64,7 +64,7 @@ pub struct TerminationMessage {
 }
 
 impl TerminationMessage {
-    /// A message that tells the outcome alone.
+    /// A message with the outcome alone.
     pub fn new(outcome: RunOutcome) -> Self {
         Self {
             outcome,

@@ -198,7 +198,7 @@ impl AttachChannel {
             })
         };
         let received = match receive() {
-            // The other side has ended with something of ours unread. Before what it has said itself the kernel tells
+            // The other side has ended with something of ours unread. Before what it has said itself the kernel reports
             // that, once.
             Err(Errno::CONNRESET) => receive(),
             received => received,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_heard_also_from_who_has_not_read_everything() {
+    fn last_words_arrive_also_from_who_has_not_read_everything() {
         let (server, client, _dir) = pair();
         let members = Members::new(1, &[0], 1);
         server.send(&SidecarAnswer::Members(members), &[]).unwrap();

@@ -272,7 +272,7 @@ mod tests {
     use crate::DType;
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn what_is_encoded_is_decoded() {
         let call = Submission::Call {
             ticket: 9,
             group: 5 << 33,

@@ -1,4 +1,4 @@
-//! HFReduce from a process of a trainer: how it attaches to the sidecar of its node, what the two tell each other over
+//! HFReduce from a process of a trainer: how it attaches to the sidecar of its node, what the two exchange over
 //! socket and rings, the calls, and the copies to and from GPUs. The sidecar uses the same descriptions of messages.
 
 pub mod attach;

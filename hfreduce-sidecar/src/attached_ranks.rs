@@ -1,5 +1,5 @@
 //! Which processes of this node are attached to its sidecar, and which have called and left, as files in the run directory.
-//! A sidecar that starts in its place finds there whom it has to wait for, and what those were told who do not come back.
+//! A sidecar that starts in its place finds there which ranks it has to wait for, and how far the results were delivered to those that do not come back.
 //! Other processes may write there too: what is no record counts as that of one to wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ impl AttachedRanks {
         run_dir::read_if_any(&self.file(rank), RECORD_LIMIT_BYTES)
     }
 
-    /// Notes that a local rank attaches, before it hears so.
+    /// Notes that a local rank attaches, before the attachment is acknowledged.
     pub fn note(&self, rank: usize) -> Result<(), run_dir::Error> {
         run_dir::write(&self.file(rank), &Record::Attached)
     }
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_sidecar_finds_who_is_attached_and_what_those_were_told_who_left() {
+    fn the_next_sidecar_finds_who_is_attached_and_what_was_delivered_to_those_who_left() {
         let dir = tempfile::tempdir().unwrap();
         let record = AttachedRanks::open(dir.path()).unwrap();
         assert_eq!(record.find(8), AttachedBefore::default());

@@ -28,13 +28,13 @@ const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 pub(crate) struct Follower<'a> {
     node: &'a SidecarNode,
     rendezvous: &'a Rendezvous,
-    /// Orders heard while connecting.
-    heard: RefCell<VecDeque<Order>>,
+    /// Orders that arrived while it was connecting.
+    pending: RefCell<VecDeque<Order>>,
     joined: Option<Joined>,
-    /// The epoch that it was told to start last.
+    /// The last epoch that it was ordered to start.
     epoch: Option<u64>,
     engine: Option<(JoinHandle<Result<(), engine::Error>>, Running)>,
-    /// The last members that it was told of.
+    /// The last members that it received.
     members: Vec<Peer>,
     waiting: Option<Waiting>,
     /// Whether nothing of this node may run on.
@@ -57,7 +57,7 @@ impl<'a> Follower<'a> {
         Self {
             node,
             rendezvous,
-            heard: RefCell::default(),
+            pending: RefCell::default(),
             joined: None,
             epoch: None,
             engine: None,
@@ -80,13 +80,13 @@ impl<'a> Follower<'a> {
             }
             self.poll()?;
             self.ask_whom_it_reaches();
-            let earlier = self.heard.borrow_mut().pop_front();
+            let earlier = self.pending.borrow_mut().pop_front();
             let order = match earlier {
                 Some(order) => order,
                 None => match self.rendezvous.orders.recv_timeout(LOOK) {
                     Ok(order) => order,
                     Err(RecvTimeoutError::Timeout) => continue,
-                    // Its ranks are told until the pod ends.
+                    // Its ranks get this error until the pod ends.
                     Err(RecvTimeoutError::Disconnected) if self.is_void => {
                         thread::sleep(LOOK);
                         continue;
@@ -131,7 +131,7 @@ impl<'a> Follower<'a> {
                 self.node.note_void(&reason);
                 self.is_void = true;
                 self.give_up(reason.clone())?;
-                self.tell(EngineCommand::Void(reason));
+                self.command(EngineCommand::Void(reason));
             }
         }
         Ok(())
@@ -144,7 +144,7 @@ impl<'a> Follower<'a> {
         }
         // Also when it waits for its processes and has not reported yet.
         if self.waiting.take().is_some() || self.engine.is_some() && self.epoch.is_none() {
-            self.tell(EngineCommand::GiveUp(reason));
+            self.command(EngineCommand::GiveUp(reason));
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl<'a> Follower<'a> {
                 waiting.said = None;
             }
             Some(_) => {}
-            None if self.engine.is_some() => self.tell(EngineCommand::Stop),
+            None if self.engine.is_some() => self.command(EngineCommand::Stop),
             None => self.forget(epoch)?,
         }
         Ok(())
@@ -213,9 +213,9 @@ impl<'a> Follower<'a> {
             Order::Go { .. } => false,
         };
         let replaced = || {
-            let mut heard = self.heard.borrow_mut();
-            heard.extend(self.rendezvous.orders.try_iter());
-            heard.iter().any(other)
+            let mut pending = self.pending.borrow_mut();
+            pending.extend(self.rendezvous.orders.try_iter());
+            pending.iter().any(other)
         };
         let joined = self.node.join(epoch, peers.clone(), resume, replaced)?;
         if joined.is_some() {
@@ -240,7 +240,7 @@ impl<'a> Follower<'a> {
             if let Err(error) = self.node.announce(epoch, &joined.peers) {
                 warn!(%error, "the trainer cannot read who the members are");
             }
-            self.tell(EngineCommand::Enter(Box::new(joined.of)));
+            self.command(EngineCommand::Enter(Box::new(joined.of)));
             return Ok(());
         }
         let reporter = self.rendezvous.reporter.clone();
@@ -260,14 +260,14 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    fn tell(&self, command: EngineCommand) {
+    fn command(&self, command: EngineCommand) {
         if let Some((_, running)) = &self.engine {
             running.commands.send(command).ok();
             self.node.stop.wake_fd().notify();
         }
     }
 
-    /// Hears what the engine has to tell.
+    /// Takes what the engine reports.
     fn poll(&mut self) -> Result<(), Error> {
         let Some((_, running)) = &self.engine else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What a running engine tells about itself when it is asked: what is in flight, who has joined and who is missing.
+//! What a running engine reports about itself on request: what is in flight, who has joined and who is missing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_an_engine_that_has_ended_is_told() {
+    fn a_request_to_an_engine_that_has_ended_gets_an_answer() {
         let (inspector, snapshots) = Inspector::new();
         drop(snapshots);
         assert_eq!(inspector.ask().unwrap_err(), "the engine has ended");

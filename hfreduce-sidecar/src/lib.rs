@@ -1,4 +1,4 @@
-//! The HFReduce engine of a node: local processes lend their gradients in shared memory, the node
+//! The HFReduce engine of a node: local processes put their gradients into shared memory, the node
 //! reduces them in one pass with what its tree children send, and everybody reads the result in place.
 //! What happens in which order is `collective::machine`'s to say; bytes are moved here.
 

@@ -1,4 +1,4 @@
-//! Entry of the sidecar's process: parse, run, tell why it ended.
+//! Entry of the sidecar's process: parse, run, print why it ended.
 
 use std::io::Write;
 use std::process::ExitCode;

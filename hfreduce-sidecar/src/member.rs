@@ -1,4 +1,4 @@
-//! What a sidecar is told at its start: its place in the attempt, how to work, and who tells the members.
+//! What a sidecar gets at its start: its place in the attempt, how to work, and who sends it the members.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::background::Before;
 use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Places;
 
-/// Bytes of results, and bytes of inputs a process, unless told otherwise.
+/// Bytes of results, and bytes of inputs a process, unless set otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
 
 /// This node's place in the attempt.
@@ -123,7 +123,7 @@ impl MemberOptions {
     }
 }
 
-/// Who tells the members.
+/// Who sends the members.
 #[derive(Clone, Debug)]
 pub enum RosterSource {
     /// A list; the node starts once its own links stand.

@@ -37,10 +37,10 @@ pub struct InputMemory {
     pub bytes: usize,
 }
 
-/// An edge's slots: memory of this node, or what the link lends for one.
+/// An edge's slots: memory of this node, or of the link.
 #[derive(Debug)]
 struct Slots {
-    /// One after another; none where the link lends everything.
+    /// One after another; none where all of it is the link's.
     block: Option<Arc<Block>>,
     in_place: Vec<Option<Reading>>,
 }
@@ -50,7 +50,7 @@ struct Slots {
 pub struct Sizes {
     /// `(peer, tree)` of every child whose parts are received into slots.
     pub receives: Vec<(usize, u8)>,
-    /// `(peer, tree)` of every child whose parts are lent by the link.
+    /// `(peer, tree)` of every child whose parts lie in the memory of the link.
     pub borrows: Vec<(usize, u8)>,
     /// Trees with a parent.
     pub sends: Vec<u8>,
@@ -131,9 +131,9 @@ impl Memory {
         for &(peer, tree) in &sizes.receives {
             self.receive.insert((group, peer, tree), edge()?);
         }
-        let lent = sizes.borrows.iter();
+        let borrowed = sizes.borrows.iter();
         self.receive
-            .extend(lent.map(|&(peer, tree)| ((group, peer, tree), empty())));
+            .extend(borrowed.map(|&(peer, tree)| ((group, peer, tree), empty())));
         for &tree in &sizes.sends {
             self.send.insert((group, tree), edge()?);
         }
@@ -160,15 +160,15 @@ impl Memory {
         }
     }
 
-    /// Takes what a link lends for a receive slot, until [`Memory::give_back`].
-    pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, lent: Reading) {
+    /// Takes a payload in the memory of a link for a receive slot, until [`Memory::give_back`].
+    pub fn borrow(&mut self, edge: (GroupId, usize, u8), slot: u8, payload: Reading) {
         let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.in_place.get_mut(usize::from(slot))) {
-            *place = Some(lent);
+            *place = Some(payload);
         }
     }
 
-    /// What was lent for a receive slot is not read any more.
+    /// The payload of a receive slot is not read any more.
     pub fn give_back(&mut self, edge: (GroupId, usize, u8), slot: u8) {
         let slots = self.receive.get_mut(&edge);
         if let Some(place) = slots.and_then(|slots| slots.in_place.get_mut(usize::from(slot))) {
@@ -286,7 +286,7 @@ impl Memory {
     /// Borrows the bytes of a region for reading.
     pub fn read(&self, region: &Region) -> Result<Reading, OutOfBounds> {
         let wrong = OutOfBounds(*region);
-        let lent = match region.buffer {
+        let borrowed = match region.buffer {
             Buffer::Receive {
                 group,
                 peer,
@@ -301,10 +301,10 @@ impl Memory {
             | Buffer::Own { .. }
             | Buffer::Send { .. } => None,
         };
-        if let Some(lent) = lent {
+        if let Some(payload) = borrowed {
             let (start, length) = extent(region).ok_or(wrong)?;
             let end = start.checked_add(length).ok_or(wrong)?;
-            return lent.part(start..end).ok_or(wrong);
+            return payload.part(start..end).ok_or(wrong);
         }
         let (block, start, end) = self.find(region).ok_or(wrong)?;
         block.read(start..end).map_err(|_| wrong)
@@ -491,13 +491,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_lent_is_read_where_it_lies_until_it_is_let_go() {
+    fn a_borrowed_slot_is_read_where_it_lies_until_it_is_given_back() {
         let mut memory = memory(1 << 30);
         memory.serve((WORLD, 7), 1000).unwrap();
         let theirs = region(RESULT, 10, 3);
         memory.write(&theirs).unwrap().copy_from_slice(b"abc");
-        let lent = memory.read(&theirs).unwrap();
-        memory.borrow((WORLD, 2, 0), 1, lent);
+        let payload = memory.read(&theirs).unwrap();
+        memory.borrow((WORLD, 2, 0), 1, payload);
         let (all, part, more) = (
             region(slot(2, 1), 0, 3),
             region(slot(2, 1), 1, 2),

@@ -11,7 +11,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 
 use crate::numa::PlacementReport;
 
-/// Sizes of operations are told apart up to these many bytes, and beyond.
+/// Sizes of operations are distinguished up to these many bytes, and beyond.
 const SIZES: [(u64, &str); 6] = [
     (4 << 10, "4KiB"),
     (64 << 10, "64KiB"),
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_told_apart_by_size() {
+    fn operations_are_counted_by_size() {
         let registry = Registry::new("test").unwrap();
         let metrics = Metrics::new(&registry).unwrap();
         for count in [0, 1024, 1025, 1 << 30] {

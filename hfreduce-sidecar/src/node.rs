@@ -1,4 +1,4 @@
-//! The life of a node in an attempt: learn the members, connect to the neighbours, tell that it joined,
+//! The life of a node in an attempt: learn the members, connect to the neighbours, report that it joined,
 //! wait for the start, serve until asked to stop. Members come from the operator, or from a file for
 //! benches and tests without a cluster.
 
@@ -50,7 +50,7 @@ pub(crate) struct Running {
 
 /// How often a node that waits looks whether it still should.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
-/// Told to leave, a sidecar is gone within a second: its pod ends no sooner.
+/// A sidecar that is asked to leave is gone within a second: its pod ends no sooner.
 const _: () =
     assert!((LOOK.as_millis() + engine::DRAIN_LIMIT.as_millis() + LEAVE_LIMIT.as_millis()) < 1000);
 /// Why a node could not serve.
@@ -73,7 +73,7 @@ pub enum Error {
     /// The socket of the local processes could not be made.
     #[error(transparent)]
     Socket(#[from] attach::Error),
-    /// What it had done is more than the operator hears. Without its memory it says less.
+    /// It reports less than it has done; without its memory, less still.
     #[error(
         "failed to say how far this node is: close groups that are not used any more, or wait for operations sooner"
     )]
@@ -289,7 +289,7 @@ impl SidecarNode {
                 on_peer_loss,
                 handover: match on_peer_loss {
                     OnPeerLoss::Restart => Handover::Immediate,
-                    // No sidecar that is lost takes an end with it that its processes were told.
+                    // No lost sidecar is the only one with a result that its processes have.
                     OnPeerLoss::Shrink => Handover::Stable,
                 },
                 ..Recovery::default()
@@ -320,7 +320,7 @@ impl SidecarNode {
     }
 
     /// The gang is in an epoch that a sidecar before this one knew: opens the socket, so that processes come back with
-    /// what they were told, and waits for those that were attached to it.
+    /// how far results were delivered to them, and waits for those that were attached to it.
     pub(crate) fn engine_without_memory(
         &self,
         epoch: u64,
@@ -393,7 +393,7 @@ impl SidecarNode {
         Ok(())
     }
 
-    /// Tells the launcher that nothing of this pod may run on.
+    /// Orders the launcher to end all of this pod.
     pub(crate) fn note_void(&self, reason: &str) {
         let path = self.options.run_dir.join(run_dir::VOID);
         if let Err(error) = run_dir::put(&path, reason.as_bytes(), run_dir::READABLE) {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_is_told_from_what_does_not_fit_now() {
+    fn what_never_fits_is_another_error_than_what_does_not_fit_now() {
         let mut pool = Pool::new(1 << 20, MemoryPolicy::Anywhere);
         let idle = pool.take(64 << 10).unwrap();
         pool.put_back(idle);

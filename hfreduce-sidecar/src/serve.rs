@@ -1,5 +1,5 @@
 //! `serve`: reads what the operator left for this attempt, starts the node on threads of its own, and
-//! keeps a small runtime for health and metrics. Ends when told to, or when the data path cannot go on.
+//! keeps a small runtime for health and metrics. Ends on request, or when the data path cannot go on.
 
 use std::fs;
 use std::io::Read;
@@ -46,7 +46,7 @@ struct RosterFile {
     procs_per_node: u32,
     #[serde(default = "one")]
     attempt: u32,
-    /// Whether results wait until they cannot be lost. Nobody tells the survivors to go on here.
+    /// Whether results wait until they cannot be lost. Nobody orders the survivors to go on here.
     #[serde(default)]
     on_peer_loss: OnPeerLoss,
     nodes: Vec<RosterEntry>,
@@ -238,7 +238,7 @@ fn from_roster(args: &Serve, path: &Path) -> anyhow::Result<Start> {
         bail!("failed to start: {} lists no rank {rank}", path.display());
     };
     let listen = SocketAddr::new(own.address, own.port);
-    // Without a cluster there is no secret to share: the key then only keeps strangers' bytes out.
+    // Without a cluster there is no secret to share: the key then only keeps out bytes of other programs.
     let key = if args.key.exists() {
         key(&args.key)?
     } else {
@@ -327,22 +327,22 @@ mod tests {
     fn a_roster_says_what_becomes_of_the_job_when_a_node_is_lost() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("roster");
-        let told = |more: &str| {
+        let read = |more: &str| {
             let nodes = r#""nodes":[{"rank":0,"address":"127.0.0.1","port":9404}]"#;
             fs::write(&path, format!("{{{more}{nodes}}}")).unwrap();
             let cli = Cli::try_parse_from(["hfreduce-sidecar", "--rank", "0"]).unwrap();
             from_roster(&cli.serve, &path).map(|start| start.member.on_peer_loss)
         };
-        assert_eq!(told("").unwrap(), OnPeerLoss::Restart);
+        assert_eq!(read("").unwrap(), OnPeerLoss::Restart);
         assert_eq!(
-            told(r#""onPeerLoss":"Restart","#).unwrap(),
+            read(r#""onPeerLoss":"Restart","#).unwrap(),
             OnPeerLoss::Restart
         );
         assert_eq!(
-            told(r#""onPeerLoss":"Shrink","#).unwrap(),
+            read(r#""onPeerLoss":"Shrink","#).unwrap(),
             OnPeerLoss::Shrink
         );
-        let refused = format!("{:#}", told(r#""onPeerLoss":"Go","#).unwrap_err());
+        let refused = format!("{:#}", read(r#""onPeerLoss":"Go","#).unwrap_err());
         assert!(refused.contains("Restart"), "{refused}");
     }
 

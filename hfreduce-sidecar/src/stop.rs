@@ -1,4 +1,4 @@
-//! The request to leave, from whoever hears of it first to those who poll.
+//! The request to leave, from the first that gets it to those who poll.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

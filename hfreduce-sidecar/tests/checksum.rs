@@ -18,7 +18,7 @@ use hfreduce_sidecar::negotiate::{Checksum, Preference};
 
 const ELEMENTS: u64 = 1_000_000;
 
-/// A connection's way to a node, on which one bit is flipped when it is told to.
+/// A connection's way to a node, on which one bit is flipped on request.
 struct Wire {
     address: SocketAddr,
     flips: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ impl Wire {
     }
 }
 
-/// Carries what comes, and flips a bit in the middle of a piece when it is told to: not in a header, which has a sum of
+/// Carries what comes, and flips a bit in the middle of a piece on request: not in a header, which has a sum of
 /// its own.
 fn carry(mut from: TcpStream, mut to: TcpStream, flips: &AtomicBool) {
     let mut piece = vec![0; 256 << 10];

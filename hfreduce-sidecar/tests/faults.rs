@@ -1,4 +1,4 @@
-//! What goes wrong, and what every rank is told: disagreements, dead and frozen sidecars, dead processes.
+//! What goes wrong, and which error every rank gets: disagreements, dead and frozen sidecars, dead processes.
 //! Sidecars that die are processes of their own; the times asserted are ten times the target,
 //! because the machine may be busy.
 
@@ -100,7 +100,7 @@ fn a_process_that_dies_in_an_operation_is_named_on_every_rank() {
                     let (kind, text) = failure(client.wait(ticket, PATIENCE));
                     assert_eq!(kind, FailureKind::Broken);
                     limits::keep(
-                        "a process is killed: a rank is told who it was",
+                        "a process is killed: a rank learns who it was",
                         KILLED,
                         start,
                     );
@@ -149,11 +149,7 @@ fn a_sidecar_that_is_killed_is_named_by_all_others() {
     }
     let lost = run(&clients[2], Call::barrier(), &[]).unwrap_err();
     assert!(matches!(lost, Error::SidecarLost { .. }), "{lost}");
-    limits::keep(
-        "a sidecar is killed: all others are told which",
-        KILLED,
-        start,
-    );
+    limits::keep("a sidecar is killed: all others learn which", KILLED, start);
 }
 
 // COLL-2: a frozen sidecar is named within 2 s, and given up later.
@@ -188,7 +184,7 @@ fn a_sidecar_that_is_frozen_is_named_and_then_given_up() {
 
 // The second itself is asserted of the limits it is made of, in `node`.
 #[test]
-fn a_sidecar_leaves_within_a_second_of_being_told() {
+fn a_sidecar_leaves_within_a_second_of_the_request() {
     let gang = Sidecars::start(loopback(2), 1);
     let clients: Vec<Client> = (0..2).map(|node| gang.client(node, 0)).collect();
     std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! Real sidecars under fire: strangers at their sockets, and a process that breaks its protocol in every way that a random
-//! number thinks of. Who is honest gets its results beside strangers, and an answer beside a hostile rank of its own job.
-//! `cargo xtask fuzz strangers --minutes M` and `cargo xtask fuzz neighbours --minutes M` go on for longer.
+//! Real sidecars under fire: unknown programs at their sockets, and a process that breaks its protocol in every way that a random
+//! number thinks of. Who is honest gets its results beside unknown programs, and an answer beside a hostile rank of its own job.
+//! `cargo xtask fuzz sockets --minutes M` and `cargo xtask fuzz neighbours --minutes M` go on for longer.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
 mod gang;
@@ -105,9 +105,9 @@ fn dial(rng: &mut Rng, gang: &Gang) {
 }
 
 /// A segment that an earlier sidecar is said to have made.
-fn lend(rng: &mut Rng) -> ClientMessage {
+fn restore_segment(rng: &mut Rng) -> ClientMessage {
     let any = number(rng);
-    ClientMessage::Lend {
+    ClientMessage::RestoreSegment {
         segment: *rng.pick(&[0, 1, 2, u32::MAX]),
         bytes: *rng.pick(&[4096, 4096, 8192, any]),
     }
@@ -124,7 +124,7 @@ fn descriptor(rng: &mut Rng) -> OwnedFd {
             fd
         }
         _ => {
-            let segment = Segment::create("lent", 4096, Writers::Everybody).unwrap();
+            let segment = Segment::create("restored", 4096, Writers::Everybody).unwrap();
             segment.fd().try_clone_to_owned().unwrap()
         }
     }
@@ -150,7 +150,7 @@ fn say(rng: &mut Rng, channel: &AttachChannel) {
             again: rng.chance(1, 2).then(|| number(rng)),
             groups: rng.below(3) as u32,
         },
-        4 => lend(rng),
+        4 => restore_segment(rng),
         1 => ClientMessage::Allocate { bytes: number(rng) },
         2 => ClientMessage::Free {
             segment: number(rng) as u32,
@@ -184,7 +184,7 @@ fn all_is_well(gang: &Gang, clients: &[Client]) {
 }
 
 #[test]
-fn strangers() {
+fn sockets() {
     let gang = Gang::start(2, 1);
     let clients = [gang.client(0), gang.client(1)];
     explore(60, &[], |rng| {
@@ -225,7 +225,7 @@ fn attach(rng: &mut Rng, gang: &Gang) -> Option<Hostile> {
     };
     channel.send(&hello, &[]).unwrap();
     let said = wait_until_some(|| channel.receive_with_fds::<SidecarAnswer>().transpose());
-    let Ok((SidecarAnswer::Welcome { control_bytes, .. }, fds)) = said else {
+    let Ok((SidecarAnswer::Attached { control_bytes, .. }, fds)) = said else {
         return None;
     };
     let [control, wake_fd] = <[_; 2]>::try_from(fds).unwrap();
@@ -303,7 +303,7 @@ fn come_in_place_of(gang: &Gang, local_rank: u32, count: u64) -> Option<(Client,
     Some((successor, ticket))
 }
 
-/// The honest ranks add up among themselves, whatever their neighbour does: rightly, or they are told that it was lost.
+/// The honest ranks add up among themselves, whatever their neighbour does: rightly, or they learn that it was lost.
 fn sum_among(honest: &[Client; 2], groups: [Group; 2]) {
     const COUNT: usize = 300;
     let all: f32 = honest

@@ -74,7 +74,7 @@ fn a_root_and_a_gathering_go_by_the_ranks_of_the_group() {
 }
 
 #[test]
-fn ranks_that_mean_different_groups_are_told_and_the_world_goes_on() {
+fn ranks_that_mean_different_groups_get_an_error_and_the_world_goes_on() {
     let gang = Gang::start(3, 1);
     gang.each(|client| {
         let rank = client.standing().rank;

@@ -1,4 +1,4 @@
-//! Who is not trusted: strangers at the sockets, and processes that break the protocol of their rings. They are
+//! Who is not trusted: unknown programs at the sockets, and processes that break the protocol of their rings. They are
 //! let go or refused, and everybody else goes on.
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
@@ -132,12 +132,12 @@ fn attach_by_hand(socket: &Path, local_rank: u32) -> ByHand {
     attach_again(socket, local_rank, None).1.unwrap()
 }
 
-/// The same with what it says it was told; the text of the answer, and none where that is a refusal.
+/// The same with what it says was delivered to it; the text of the answer, and none where that is a refusal.
 fn attach_again(socket: &Path, local_rank: u32, again: Option<u64>) -> (String, Option<ByHand>) {
     attach_with(socket, local_rank, again, 0)
 }
 
-/// The same with so many groups to tell of.
+/// The same with so many groups to restore.
 fn attach_with(
     socket: &Path,
     local_rank: u32,
@@ -155,7 +155,7 @@ fn attach_with(
     channel.send(&attach, &[]).unwrap();
     let (message, fds) = answer(&channel);
     let text = format!("{message:?}");
-    let SidecarAnswer::Welcome { control_bytes, .. } = message else {
+    let SidecarAnswer::Attached { control_bytes, .. } = message else {
         return (text, None);
     };
     let [control, wake_fd] = <[_; 2]>::try_from(fds).unwrap();
@@ -166,7 +166,7 @@ fn attach_with(
     )
 }
 
-/// The next answer; the members are told unasked.
+/// The next answer; the members come unasked.
 fn answer(channel: &AttachChannel) -> (SidecarAnswer, Vec<OwnedFd>) {
     wait_until_some(|| {
         let answer = channel.receive_with_fds::<SidecarAnswer>().unwrap();
@@ -177,7 +177,7 @@ fn answer(channel: &AttachChannel) -> (SidecarAnswer, Vec<OwnedFd>) {
 #[test]
 fn a_process_that_breaks_its_ring_is_let_go_and_the_sidecar_goes_on() {
     let submissions: [[u64; 16]; 4] = [
-        // No such kind, no such call, a release of nothing, an input that is not lent.
+        // No such kind, no such call, a release of nothing, an input that is not registered.
         [9; 16],
         [1, 1, u64::MAX, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         [2, 77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -273,7 +273,7 @@ fn whatever_lies_in_the_control_segment_the_sidecar_goes_on() {
     assert!(text.contains("rank 1"), "{text}");
 }
 
-/// A call that is refused: its input is not lent.
+/// A call that is refused: its input is not registered.
 fn refused_call(ticket: u64) -> [u64; SUBMISSION_WORDS] {
     let input = SegmentRange {
         segment: 77,
@@ -333,21 +333,21 @@ fn memfd(seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// Lends descriptors as one segment: nothing if it is taken, otherwise why not.
-fn lend(
+/// Restores a segment from descriptors: nothing if it is taken, otherwise why not.
+fn restore_segment(
     channel: &AttachChannel,
     segment: u32,
     bytes: u64,
     fds: &[BorrowedFd<'_>],
 ) -> Option<String> {
-    let message = ClientMessage::Lend { segment, bytes };
+    let message = ClientMessage::RestoreSegment { segment, bytes };
     channel.send(&message, fds).unwrap();
     let answer = answer(channel).0;
     (answer != SidecarAnswer::Taken { segment }).then(|| format!("{answer:?}"))
 }
 
 #[test]
-fn what_a_process_lends_again_is_checked_as_a_strangers() {
+fn a_restored_segment_is_checked_like_anything_untrusted() {
     let mut gang = Restarted::start("auto", (1, 2));
     let socket = gang.pods.run_dir(0).join(contract::run_dir::SOCKET);
     gang.pods.kill(0);
@@ -382,15 +382,15 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
         ("may use for inputs", &[fd], u64::MAX),
     ];
     for (reason, fds, bytes) in lies {
-        let refused = lend(&channel, 3, bytes, fds).unwrap();
+        let refused = restore_segment(&channel, 3, bytes, fds).unwrap();
         assert!(refused.contains(reason), "{refused}");
     }
-    assert!(lend(&channel, u32::MAX, bytes, &[fd]).is_some());
-    assert_eq!(lend(&channel, 3, bytes, &[fd]), None);
-    let twice = lend(&channel, 3, bytes, &[fd]).unwrap();
+    assert!(restore_segment(&channel, u32::MAX, bytes, &[fd]).is_some());
+    assert_eq!(restore_segment(&channel, 3, bytes, &[fd]), None);
+    let twice = restore_segment(&channel, 3, bytes, &[fd]).unwrap();
     assert!(twice.contains("a segment 3 already"), "{twice}");
 
-    // What it lends in good order is used, and nobody else was harmed.
+    // What it restores in good order is used, and nobody else was harmed.
     let (mut calls, mut outcomes) = link::ring::client_ends(&control).unwrap();
     let input = SegmentRange {
         segment: 3,
@@ -409,13 +409,13 @@ fn what_a_process_lends_again_is_checked_as_a_strangers() {
     assert_eq!(
         output.result[..],
         f32s(&[1.0; 10]),
-        "the other has lent zeros"
+        "the other has brought zeros"
     );
     wait_until_some(|| outcomes.pop().unwrap());
-    // Once it has called, it lends nothing any more.
+    // Once it has called, it restores nothing any more.
     let segment = 4;
     channel
-        .send(&ClientMessage::Lend { segment, bytes }, &[fd])
+        .send(&ClientMessage::RestoreSegment { segment, bytes }, &[fd])
         .unwrap();
     wait_until(|| is_closed(&channel));
 }
@@ -438,20 +438,23 @@ fn a_sidecar_that_has_forgotten_nothing_takes_no_segments_and_believes_no_past()
     let (segment, bytes) = (0, INPUT_BYTES);
     let fd = memfd(SealFlags::SHRINK | SealFlags::GROW);
     channel
-        .send(&ClientMessage::Lend { segment, bytes }, &[fd.as_fd()])
+        .send(
+            &ClientMessage::RestoreSegment { segment, bytes },
+            &[fd.as_fd()],
+        )
         .unwrap();
     let (_, text) = failure(run(&honest, Call::barrier(), &[]));
     assert!(text.contains("rank 1"), "{text}");
 }
 
 #[test]
-fn who_lies_about_what_it_was_told_ends_its_own_attempt_and_no_sidecar() {
+fn who_lies_about_what_was_delivered_ends_its_own_attempt_and_no_sidecar() {
     let mut gang = Restarted::start("auto", (2, 1));
     let socket = gang.pods.run_dir(1).join(contract::run_dir::SOCKET);
     gang.pods.kill(1);
     gang.clients.truncate(1);
     gang.pods.start_again(1);
-    // It was told one, like the other.
+    // One was delivered to it, as to the other.
     let _liar = attach_again(&socket, 0, Some(1000)).1.unwrap();
     let broken = || {
         gang.leader
@@ -487,12 +490,12 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
         let ranks = ranks.to_vec();
         ask(&ClientMessage::Ranks { ranks })
     };
-    let told = |group, told, closed| {
+    let restore = |group, delivered, closed| {
         ask(&ClientMessage::Group(RestoredGroup {
             group,
             replicated: true,
             priority: 0,
-            delivered: told,
+            delivered,
             closed,
             failed: false,
         }))
@@ -503,7 +506,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
     }
     assert_eq!(ranks(&[0]), None);
     assert!(ranks(&[0]).unwrap().contains("must ascend"));
-    let refused = told(7, 0, false).unwrap();
+    let refused = restore(7, 0, false).unwrap();
     assert!(refused.contains("without its rank 1"), "{refused}");
     for (group, first, closed, reason) in [
         (0, 0, false, "that of all ranks"),
@@ -511,13 +514,13 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
         (7, u64::MAX, false, "operations that are over"),
     ] {
         assert_eq!(ranks(&[0, 1]), None);
-        let refused = told(group, first, closed).unwrap();
+        let refused = restore(group, first, closed).unwrap();
         assert!(refused.contains(reason), "{refused}");
     }
     // It says that they have closed one together, of which the other knows nothing, and opened another.
     for (group, first, closed) in [(7, 5, true), (8, 0, false)] {
         assert_eq!(ranks(&[0, 1]), None);
-        assert_eq!(told(group, first, closed), None);
+        assert_eq!(restore(group, first, closed), None);
     }
     let honest = &gang.clients[0];
     let (mut calls, _outcomes) = link::ring::client_ends(&control).unwrap();
@@ -531,7 +534,7 @@ fn what_a_process_tells_of_its_groups_is_checked_and_no_sidecar_ends() {
         .unwrap_err()
         .to_string();
     assert!(refused.contains("rank"), "{refused}");
-    // It has told of all.
+    // It has restored all.
     channel
         .send(&ClientMessage::Ranks { ranks: vec![1] }, &[])
         .unwrap();

@@ -214,7 +214,7 @@ fn a_call_that_waits_for_memory_counts_though_its_process_leaves() {
 }
 
 #[test]
-fn what_a_process_was_lent_is_unmapped_beside_the_engine_when_it_leaves() {
+fn segments_of_a_process_are_unmapped_beside_the_engine_when_it_leaves() {
     let pieces = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&pieces);
     let before = Before::call(move || {
@@ -232,7 +232,7 @@ fn what_a_process_was_lent_is_unmapped_beside_the_engine_when_it_leaves() {
 }
 
 #[test]
-fn what_a_process_was_lent_counts_for_the_next_one_in_its_place() {
+fn segments_of_a_process_count_for_the_next_one_in_its_place() {
     let gang = small(1, 1);
     let ask = |client: &Client| client.buffer(3 * LIMIT_BYTES / 4, PATIENCE).map(|_| ());
     ask(&gang.client(0)).unwrap();

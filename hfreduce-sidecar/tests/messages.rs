@@ -305,7 +305,7 @@ fn a_process_that_dies_ends_the_messages_of_the_others_with_its_name() {
 }
 
 #[test]
-fn who_sends_to_a_rank_that_has_left_is_told_at_once() {
+fn who_sends_to_a_rank_that_has_left_gets_an_error_at_once() {
     let gang = Gang::start(1, 2);
     gang.each(|client| {
         run(&client, sum(1), &f32s(&[1.0])).unwrap();

@@ -138,7 +138,7 @@ fn precise_sums_are_those_of_f32_rounded_once_and_fast_ones_are_not() {
 }
 
 #[test]
-fn ranks_that_round_differently_are_told_and_the_next_call_works() {
+fn ranks_that_round_differently_get_an_error_and_the_next_call_works() {
     let gang = Gang::start(2, 2);
     gang.each(|client| {
         let input = gradients(DType::Bf16, 0);

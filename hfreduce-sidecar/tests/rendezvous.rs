@@ -1,5 +1,5 @@
 //! Joining by the operator: real sidecar processes with the files of a pod, against an operator of a few
-//! lines that says what it is told to say. The real one's rules are `collective::membership`'s.
+//! lines that says what the test wants. The real one's rules are `collective::membership`'s.
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
@@ -25,10 +25,10 @@ use hfreduce_sidecar::node::not_ready;
 use rustix::process::Signal;
 use topology::OnPeerLoss;
 
-/// A connection of a sidecar: what it says comes out of `heard` with its rank.
+/// A connection of a sidecar: what it says comes out of `received` with its rank.
 struct Operator {
     address: SocketAddr,
-    told: Streams,
+    incoming: Streams,
     streams: BTreeMap<u32, TcpStream>,
 }
 
@@ -37,7 +37,7 @@ impl Operator {
         let streams = Streams::start();
         Self {
             address: streams.address,
-            told: streams,
+            incoming: streams,
             streams: BTreeMap::new(),
         }
     }
@@ -47,9 +47,9 @@ impl Operator {
         let asked = std::time::Instant::now();
         loop {
             assert!(asked.elapsed() < PATIENCE, "nothing but heartbeats");
-            let (caller, message) = self.told.heard.recv_timeout(PATIENCE).unwrap();
+            let (caller, message) = self.incoming.received.recv_timeout(PATIENCE).unwrap();
             let rank = caller.rank;
-            while let Ok((Caller { rank, .. }, stream)) = self.told.connections.try_recv() {
+            while let Ok((Caller { rank, .. }, stream)) = self.incoming.connections.try_recv() {
                 self.streams.insert(rank, stream);
             }
             if let Some(message) = message.filter(&wanted) {
@@ -64,7 +64,7 @@ impl Operator {
             .unwrap();
     }
 
-    /// Hears the hellos of all: where each is, and which epoch it has joined.
+    /// Receives the hellos of all: where each is, and which epoch it has joined.
     fn hellos(&mut self, nodes: u32) -> Vec<(Peer, Option<u64>)> {
         let mut hellos = BTreeMap::new();
         while hellos.len() < nodes as usize {
@@ -88,7 +88,7 @@ impl Operator {
         hellos.into_values().collect()
     }
 
-    /// Hears all hellos and answers with the roster.
+    /// Receives all hellos and answers with the roster.
     fn introduce(&mut self, nodes: u32) -> Vec<Option<u64>> {
         let (peers, joined) = self.hellos(nodes).into_iter().unzip();
         let roster = ToSidecar::Roster {
@@ -129,15 +129,15 @@ impl Operator {
         (pods, clients)
     }
 
-    /// Epoch, rank and reason of the next suspicion, which another node must have told by name.
+    /// Epoch, rank and reason of the next suspicion, which another node must have named.
     fn next_suspicion(&mut self) -> (u64, u32, SuspicionReason) {
-        let (by, told) = self.next(|message| matches!(message, ToOperator::Suspect { .. }));
+        let (by, message) = self.next(|message| matches!(message, ToOperator::Suspect { .. }));
         let ToOperator::Suspect {
             epoch,
             rank,
             reason,
             detail,
-        } = told
+        } = message
         else {
             unreachable!("only a suspicion is taken")
         };
@@ -207,9 +207,9 @@ fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() 
         passed_over: Some("an older one".to_owned()),
     };
     run_dir::write(&pods.run_dir(1).join(run_dir::PROGRESS), &progress).unwrap();
-    let told = Some(progress);
+    let sent = Some(progress);
     let (rank, _) = operator
-        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
+        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == sent));
     assert_eq!(rank, 1);
     sum(&clients);
 }
@@ -230,9 +230,9 @@ fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands()
         passed_over: None,
     };
     run_dir::write(&pods.run_dir(0).join(run_dir::PROGRESS), &progress).unwrap();
-    let told = Some(progress);
+    let sent = Some(progress);
     operator
-        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == told));
+        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == sent));
     // The replica steps down: it sends everybody to the new leader.
     for rank in 0..2 {
         operator.say(
@@ -335,9 +335,9 @@ fn the_same_roster_said_again_disturbs_nobody_who_is_connecting() {
     pods.sum(4);
 }
 
-// COLL-2: the operator hears of the dead one by name.
+// COLL-2: the operator learns the name of the dead one.
 #[test]
-fn the_operator_is_told_who_died_and_who_left() {
+fn the_operator_learns_who_died_and_who_left() {
     let mut operator = Operator::start();
     let (pods, _clients) = operator.run_gang(3);
     pods.signal(1, Signal::KILL);
@@ -347,7 +347,7 @@ fn the_operator_is_told_who_died_and_who_left() {
     assert_eq!(who, 2);
 }
 
-// COLL-2: the operator hears of a silent one by name within 2 s, and of nobody's death.
+// COLL-2: the operator learns the name of a silent one within 2 s, and of nobody's death.
 #[test]
 fn the_operator_is_told_who_is_silent_long_before_anybody_gives_it_up() {
     let mut operator = Operator::start();
@@ -385,8 +385,8 @@ fn a_node_of_a_void_attempt_fails_what_is_called_and_has_its_ranks_ended() {
         failure(clients[1].wait(later, PATIENCE)).0,
         FailureKind::Broken
     );
-    let told = std::fs::read_to_string(pods.run_dir(1).join(run_dir::VOID)).unwrap();
-    assert_eq!(told, reason);
+    let void = std::fs::read_to_string(pods.run_dir(1).join(run_dir::VOID)).unwrap();
+    assert_eq!(void, reason);
     assert!(!pods.run_dir(0).join(run_dir::VOID).exists());
 }
 

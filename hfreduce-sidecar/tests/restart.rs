@@ -69,11 +69,11 @@ fn an_operation_under_way_ends_with_the_contributions_of_all() {
 }
 
 #[test]
-fn what_some_were_told_is_what_all_are_told() {
+fn what_was_delivered_to_some_is_delivered_to_all() {
     let mut gang = gang();
     for killed in 0..NODES {
         let (first, second) = (gang.call_all(5000), gang.call_all(7));
-        // Told to one rank, whose result is held; by the others not even asked for.
+        // Delivered to one rank, which holds the result; the others have not even asked for it.
         let held = gang.clients[(killed * PROCS) as usize]
             .wait(first[(killed * PROCS) as usize], PATIENCE);
         let held = held.unwrap();
@@ -95,7 +95,7 @@ fn a_sidecar_that_is_killed_again_before_the_others_go_on_holds_nobody_up_for_go
     let elements = 100_000;
     for (killed, pause) in [(0, 0), (1, 20), (2, 60), (0, 150), (1, 400)] {
         let tickets = gang.call_all(elements);
-        // One alone: what two forget at once may be what the third was told, and nobody could contradict that.
+        // One alone: what two forget at once may be what was delivered to the third, and nobody could contradict that.
         for _ in 0..3 {
             gang.pods.kill(killed);
             gang.pods.start_again(killed);
@@ -114,9 +114,9 @@ fn sent(gang: &Restarted, node: u32) -> u64 {
     value.map_or(0, |value| value.parse().unwrap_or(0))
 }
 
-// Otherwise the sidecar that told it might take it along.
+// Otherwise a sidecar that delivers it might take it along.
 #[test]
-fn nobody_is_told_an_end_before_every_node_has_the_result() {
+fn no_outcome_is_delivered_before_every_node_has_the_result() {
     let elements = 10_000;
     let gang = Restarted::start("tcp", (2, 1));
     let mut shown = false;
@@ -129,14 +129,17 @@ fn nobody_is_told_an_end_before_every_node_has_the_result() {
             thread::sleep(Duration::from_millis(20));
             went_up = sent(&gang, first) > before + 2 * elements as u64;
         }
-        // The contribution of a leaf is at the root. Now the root has all it needs, and the leaf hears of nothing.
+        // The contribution of a leaf is at the root. Now the root has all it needs, and nothing reaches the leaf.
         if went_up {
             gang.pods.signal(first as usize, Signal::STOP);
         }
         let other = submit(&gang.clients[second as usize], elements);
         if went_up {
             let early = gang.clients[second as usize].wait(other, Duration::from_millis(500));
-            assert!(matches!(early, Err(Error::Timeout { .. })), "it was told");
+            assert!(
+                matches!(early, Err(Error::Timeout { .. })),
+                "it was delivered"
+            );
             gang.pods.signal(first as usize, Signal::CONT);
             shown = true;
         }
@@ -265,7 +268,7 @@ fn a_group_that_opens_or_closes_meanwhile_is_open_or_closed_for_all() {
             }
         }
         let open = opening.join().unwrap();
-        // Once more, when the ends were just told.
+        // Once more, when the outcomes were just delivered.
         gang.pods.kill(killed);
         gang.pods.start_again(killed);
         thread::scope(|scope| {
@@ -284,7 +287,7 @@ fn a_group_that_opens_or_closes_meanwhile_is_open_or_closed_for_all() {
 
 // Its sidecar starts again, then another's, then its own once more.
 #[test]
-fn a_process_that_called_and_left_is_not_waited_for_and_what_it_was_told_holds() {
+fn a_process_that_called_and_left_is_not_waited_for_and_what_was_delivered_to_it_holds() {
     let mut gang = gang();
     let all: Vec<u32> = (0..NODES * PROCS).collect();
     let shared = each(&gang.clients, |client| {

@@ -273,7 +273,7 @@ fn a_sidecar_that_comes_back_too_late_tells_its_processes_that_the_others_went_o
     assert_eq!(kind, FailureKind::Broken);
     assert!(text.contains("gone on without it"), "{text}");
     limits::keep(
-        "a sidecar comes back too late: its processes are told",
+        "a sidecar comes back too late: its processes learn it",
         KILLED,
         since,
     );

@@ -1,5 +1,5 @@
 //! Gangs over four RDMA devices in software, `rxe0` to `rxe3`, a sidecar process on each: what they sum, and what every
-//! rank is told when a sidecar is killed or a cable (`p0` to `p3`) is pulled. Run by `cargo xtask test --rdma`. The
+//! rank learns when a sidecar is killed or a cable (`p0` to `p3`) is pulled. Run by `cargo xtask test --rdma`. The
 //! guest is emulated, so the times asserted are ten times the target.
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
@@ -86,8 +86,8 @@ fn submit(client: &Client, elements: u64) -> CallTicket {
     client.submit(sum(elements), Some(input), PATIENCE).unwrap()
 }
 
-/// What a rank is told of an operation that fails, in time.
-fn told(client: &Client, ticket: CallTicket) -> String {
+/// The error that a rank gets of an operation that fails, in time.
+fn error_of(client: &Client, ticket: CallTicket) -> String {
     let since = Instant::now();
     let (kind, text) = failure(client.wait(ticket, PATIENCE));
     assert_eq!(kind, FailureKind::Broken);
@@ -118,7 +118,7 @@ fn a_sidecar_that_is_killed_is_named_on_every_other_node() {
     let tickets = others.map(|client| submit(client, 200_000));
     gang.signal(2, Signal::KILL);
     for (client, ticket) in others.into_iter().zip(tickets) {
-        let text = told(client, ticket);
+        let text = error_of(client, ticket);
         assert!(text.contains("node 2 was lost"), "{text}");
         assert!(text.contains("node 2 is worker-2"), "{text}");
     }
@@ -127,7 +127,7 @@ fn a_sidecar_that_is_killed_is_named_on_every_other_node() {
 // COLL-2: no connection breaks when a cable is pulled; the devices get no answer.
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask test --rdma"]
-fn a_pulled_cable_is_told_on_every_node_and_plugged_in_a_new_gang_works() {
+fn a_pulled_cable_is_reported_on_every_node_and_plugged_in_a_new_gang_works() {
     let (gang, clients) = start();
     sums_are_right(&clients, &[1000]);
     cable(1, "down");

@@ -1,5 +1,5 @@
 //! Gangs over RDMA, on the stand-in for libibverbs that belongs to the tests of `link`: its devices write into memory
-//! of this very process, and fail when they are told to. The same on devices in software, with processes that are
+//! of this very process, and fail on request. The same on devices in software, with processes that are
 //! killed and cables that are pulled, is in `soft_roce`.
 #![expect(clippy::unwrap_used, reason = "test harness")]
 

@@ -1,6 +1,6 @@
 //! A segment whose ranges are borrowed at run time: read by many, or written by one, as `RefCell` does it for a
 //! value. The lanes of a node and what waits to be sent hold ranges of one result at the same time, which no
-//! compiler can tell apart. Owns that check; what lies in a range is its holder's business.
+//! compiler can distinguish. Owns that check; what lies in a range is its holder's business.
 //!
 //! Other processes write where the segment lets them, whatever is borrowed here: see `segment`.
 

@@ -21,7 +21,7 @@ pub trait Header: Copy + PartialEq + fmt::Debug + Send + 'static {
     /// Bytes of payload that follow.
     fn payload_bytes(&self) -> u32;
 
-    /// Whether a receiver reads the payload where it lies, if its link lends it, and releases it by an answer of the
+    /// Whether a receiver reads the payload where it lies in the memory of the link, and releases it by an answer of the
     /// protocol; else the payload is copied at once.
     fn is_read_in_place(&self) -> bool {
         false

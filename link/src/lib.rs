@@ -1,7 +1,7 @@
 //! Links between processes, for any protocol: shared segments and where their memory lies, rings and their wake-ups,
 //! connections and mutual authentication, and transports that carry frames over TCP or RDMA. What a frame means is decided
-//! by those who exchange it; of its header a link knows what [`header::Header`] tells, and of who they are what
-//! [`handshake::PeerIdentity`] tells. What arrives is validated here once. Only [`connect`] has time limits.
+//! by those who exchange it; of its header a link knows what [`header::Header`] says, and of who they are what
+//! [`handshake::PeerIdentity`] says. What arrives is validated here once. Only [`connect`] has time limits.
 
 #[cfg(test)]
 extern crate self as link;

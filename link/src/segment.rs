@@ -327,10 +327,10 @@ mod tests {
         let (one, other) = ("touched-by-its-creator", "touched-by-its-user");
         let segment = Segment::create(one, BYTES, Writers::Creator).unwrap();
         assert!(kib(one, "Rss") as usize * 1024 >= BYTES);
-        let lent = Segment::create(other, BYTES, Writers::Creator).unwrap();
-        let fd = lent.fd().try_clone_to_owned().unwrap();
-        let bytes = lent.len();
-        drop(lent);
+        let theirs = Segment::create(other, BYTES, Writers::Creator).unwrap();
+        let fd = theirs.fd().try_clone_to_owned().unwrap();
+        let bytes = theirs.len();
+        drop(theirs);
         let view = SegmentView::open(&fd, bytes).unwrap();
         assert!(kib(other, "Rss") as usize * 1024 >= BYTES);
         drop((segment, view));

@@ -37,7 +37,7 @@ mod tests {
     use super::command;
 
     #[test]
-    fn a_child_does_not_hear_of_this_package() {
+    fn a_child_does_not_learn_of_this_package() {
         // Cargo sets these for its tests as for `cargo xtask`.
         assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
         let output = command("env").output().unwrap();

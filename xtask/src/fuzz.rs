@@ -20,7 +20,7 @@ Targets:
   rendezvous  the stream between sidecar and operator, both ways
   rings       the rings between a process and its sidecar
   documents   assignments and termination messages
-  strangers   real sidecars with strangers at their sockets; the gang computes on
+  sockets     real sidecars with unknown programs at their sockets; the gang computes on
   neighbours  a real sidecar with a hostile process; its neighbour gets answers
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
@@ -37,7 +37,7 @@ const TARGETS: [(&str, &str); 8] = [
     ("rendezvous", "core/collective"),
     ("rings", "hfreduce-client"),
     ("documents", "contract"),
-    ("strangers", "hfreduce-sidecar"),
+    ("sockets", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),
 ];
 

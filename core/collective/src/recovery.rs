@@ -51,7 +51,7 @@ pub struct GroupReport {
     pub refused: Option<Dispute>,
 }
 
-/// How far one node is, when it has stopped. From then on it completes and tells nothing in this epoch.
+/// How far one node is, when it has stopped. From then on it completes and delivers nothing in this epoch.
 pub type EpochReport = Vec<GroupReport>;
 
 impl GroupReport {
@@ -280,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_and_is_held_by_nobody_is_not_run_again() {
+    fn what_was_delivered_and_is_held_by_nobody_is_not_run_again() {
         let lost = plan(&[report(4, &[]), report(3, &[])]);
         assert_eq!(lost, Err(Forgotten { op: 3 }));
     }
 
     #[test]
-    fn who_was_told_and_forgot_serves_nobody() {
+    fn who_has_forgotten_what_was_delivered_to_it_serves_nobody() {
         let mut delivered = report(4, &[3]);
         delivered[0].retained[0].complete = false;
         let resume = plan(&[delivered.clone(), report(3, &[3]), report(3, &[])]).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_some_were_told_is_none_is_none_for_all() {
+    fn a_group_that_was_refused_to_some_is_refused_to_all() {
         let opener = Opener {
             rank: 1,
             size: 2,

@@ -352,7 +352,7 @@ pub fn step(tree: &Tree, chunk: &Chunk, node: usize) -> Step {
                     sometimes(chunk.first)
                 }
             };
-            // Who passed the bytes up has them already and only needs to hear that the root turned.
+            // Who passed the bytes up has them already and only needs to learn that the root turned.
             let down = |on_the_way| {
                 if on_the_way {
                     Forwarding::Empty

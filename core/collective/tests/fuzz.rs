@@ -296,11 +296,11 @@ fn words_are_a_call_or_are_refused() {
     });
 }
 
-fn report(told: u64) -> EpochReport {
+fn report(delivered: u64) -> EpochReport {
     vec![GroupReport {
         group: 0,
-        delivered_to_all: told,
-        delivered_to_any: told,
+        delivered_to_all: delivered,
+        delivered_to_any: delivered,
         retained: Vec::new(),
         refused: None,
     }]

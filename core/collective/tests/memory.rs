@@ -33,10 +33,10 @@ fn a_hostile_report_takes_no_more_than_a_few_times_its_length() {
         let mut decoder = Decoder::<ToOperator>::default();
         let before = peak();
         decoder.push(&frame);
-        let heard = decoder
+        let received = decoder
             .next()
-            .map(|heard| heard.map(|message| event(Connection(1), 0, message)));
-        assert!(heard.is_err(), "{value}: {heard:?}");
+            .map(|one| one.map(|message| event(Connection(1), 0, message)));
+        assert!(received.is_err(), "{value}: {received:?}");
         let growth = peak() - before;
         assert!(growth <= 8 * FRAME_LIMIT_BYTES, "{value}: {growth} bytes");
     }

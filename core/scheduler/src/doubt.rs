@@ -37,12 +37,12 @@ impl<'a> JobPlanner<'a> {
 
     /// Its missing pods are for an operator to create that can read what they are to do. Until then
     /// the phase stays: in a later one a missing pod is one that vanished.
-    pub(crate) fn tell_unreadable(&mut self) {
+    pub(crate) fn report_unreadable(&mut self) {
         self.set(Running, false, "AssignmentUnreadable", UNREADABLE);
     }
 
     /// Says in a condition that the attempt which holds nodes is not proved.
-    pub(crate) fn tell_doubt(&mut self) {
+    pub(crate) fn report_doubt(&mut self) {
         let doubt = self.view.doubts.get(&self.status.attempt);
         let unproved = doubt == Some(&Doubt::Unproved) && self.status.phase.holds_nodes();
         if unproved {

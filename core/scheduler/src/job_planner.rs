@@ -232,7 +232,7 @@ impl<'a> JobPlanner<'a> {
             self.set(Running, true, "AllRanksRun", "Every rank trains");
             self.emit("Running", "Every rank trains".to_owned());
         }
-        self.tell_lost();
+        self.report_lost();
         self.emit_passed_over();
         // The first one is a transition; later ones wait for the next transition.
         if !self.status.is(CheckpointDurable) {

@@ -223,7 +223,7 @@ impl<'a> JobPlanner<'a> {
             return;
         }
         if self.view.doubts.contains_key(&attempt.number) {
-            self.tell_unreadable();
+            self.report_unreadable();
             return;
         }
         let mut writes = vec![Action::CreateKey {

@@ -49,7 +49,7 @@ pub fn plan_with<'a>(
             push(&mut jobs, &ledger, key, planner.actions);
         } else {
             planner.advance(&ledger, &mut wake);
-            planner.tell_doubt();
+            planner.report_doubt();
             if ledger.gets_nodes(key) {
                 planner.want = None;
             }

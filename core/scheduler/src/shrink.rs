@@ -167,7 +167,7 @@ pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
 
 impl JobPlanner<'_> {
     /// Says who trains, where not everybody does any more.
-    pub(crate) fn tell_lost(&mut self) {
+    pub(crate) fn report_lost(&mut self) {
         let Some(members) = self.view.membership(self.status.attempt) else {
             return;
         };

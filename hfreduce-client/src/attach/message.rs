@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 6;
 /// No process has called as many operations: one in a microsecond for eight years.
 pub const OPERATION_LIMIT: u64 = 1 << 48;
-/// Groups of which one process tells a sidecar that has lost its memory: as many as a node may take part in, and as many
+/// Groups that one process restores in a sidecar that has lost its memory: as many as a node may take part in, and as many
 /// that ended with an epoch.
 pub const GROUP_LIMIT: usize = 1024;
 /// Groups in one [`SidecarAnswer::Over`].
@@ -47,7 +47,8 @@ pub enum ClientMessage {
     Group(RestoredGroup),
     /// A segment for inputs that an earlier sidecar has made for it. With its descriptor. Answered before the
     /// next one is restored, and before anything is called.
-    Lend {
+    #[serde(rename = "lend")]
+    RestoreSegment {
         /// Its number, which it keeps.
         segment: u32,
         /// Its size.
@@ -99,7 +100,8 @@ fn is_zero(groups: &u32) -> bool {
 )]
 pub enum SidecarAnswer {
     /// Attached. With two descriptors: the control segment, and the client's end of the wake descriptor.
-    Welcome {
+    #[serde(rename = "welcome")]
+    Attached {
         /// Size of the control segment.
         control_bytes: u64,
         /// Where this process stands in the gang.
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_told_as_runs_and_read_as_nodes() {
+    fn members_are_sent_as_runs_and_read_as_nodes() {
         let nodes = [0, 1, 2, 5, 7, 8];
         let members = Members::new(4, &nodes, 8);
         assert_eq!(members.runs, [(0, 2), (5, 5), (7, 8)]);

@@ -59,7 +59,7 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
             ClientMessage::Attach { again, .. } => Some(*again),
             ClientMessage::Ranks { .. }
             | ClientMessage::Group(_)
-            | ClientMessage::Lend { .. }
+            | ClientMessage::RestoreSegment { .. }
             | ClientMessage::Allocate { .. }
             | ClientMessage::Free { .. }
             | ClientMessage::Detach => None,
@@ -70,7 +70,7 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
 }
 
 #[test]
-fn what_is_held_and_lent_stays_where_it_is_while_sidecars_come_and_go() {
+fn results_and_inputs_stay_where_they_are_while_sidecars_come_and_go() {
     let (_dir, client, served) = sidecars(&[2, usize::MAX]);
     let (one, two) = (call(&client, b"one"), call(&client, b"two"));
     let mut mine = client.buffer(5, PATIENCE).unwrap();
@@ -93,7 +93,7 @@ fn what_is_held_and_lent_stays_where_it_is_while_sidecars_come_and_go() {
     let said = served.join().unwrap();
     let segment = said[1]
         .iter()
-        .filter(|one| matches!(one, ClientMessage::Lend { .. }));
+        .filter(|one| matches!(one, ClientMessage::RestoreSegment { .. }));
     assert_eq!(segment.count(), 4);
     let asked = said[1]
         .iter()
@@ -143,7 +143,7 @@ fn a_sidecar_that_does_not_come_back_is_an_error_that_says_where_to_look() {
 }
 
 #[test]
-fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
+fn the_next_sidecar_learns_of_each_group_what_was_delivered_in_it() {
     let (_dir, client, served) = sidecars(&[4, usize::MAX]);
     let ranks: Vec<u32> = (0..3000).collect();
     let group = client.open_with(7, &ranks, false, 3, PATIENCE).unwrap();
@@ -178,7 +178,7 @@ fn the_next_sidecar_is_told_of_each_group_what_was_told_in_it() {
                 (one.replicated, one.priority, one.delivered, one.closed),
             )),
             ClientMessage::Attach { .. }
-            | ClientMessage::Lend { .. }
+            | ClientMessage::RestoreSegment { .. }
             | ClientMessage::Allocate { .. }
             | ClientMessage::Free { .. }
             | ClientMessage::Detach => {}

@@ -51,7 +51,7 @@ pub(super) fn connect(
     let (message, fds) = receive(&channel, REQUEST, timeout)?;
     let unexpected = || Error::Unexpected { request: REQUEST };
     let (control_bytes, standing, patience_seconds) = match message {
-        SidecarAnswer::Welcome {
+        SidecarAnswer::Attached {
             control_bytes,
             standing,
             patience_seconds,

@@ -141,7 +141,7 @@ struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// Tells of a group.
+    /// Restores a group.
     fn restore_group(&mut self, known: &Known) -> Result<(), Error> {
         const REQUEST: &str = "reopen a group";
         for ranks in known.ranks.chunks(attach::RANKS_LIMIT) {
@@ -157,10 +157,10 @@ impl Handover<'_> {
         self.ask(REQUEST, &group, &[], &SidecarAnswer::Noted)
     }
 
-    /// Lends a segment.
+    /// Restores a segment.
     fn restore_input(&mut self, handed: &Handed) -> Result<(), Error> {
         let (segment, bytes) = (handed.number, handed.bytes);
-        let restore = ClientMessage::Lend { segment, bytes };
+        let restore = ClientMessage::RestoreSegment { segment, bytes };
         let taken = SidecarAnswer::Taken { segment };
         self.ask(
             "register an input buffer again",
@@ -191,7 +191,7 @@ impl Handover<'_> {
                 | SidecarAnswer::Gone { .. } => {
                     self.answers.push((answer, fds));
                 }
-                SidecarAnswer::Welcome { .. }
+                SidecarAnswer::Attached { .. }
                 | SidecarAnswer::Taken { .. }
                 | SidecarAnswer::Noted
                 | SidecarAnswer::Over { .. }

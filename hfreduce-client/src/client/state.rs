@@ -302,7 +302,7 @@ impl State {
             }
             SidecarAnswer::Refused { reason } => self.answers.push_back(Err(reason)),
             SidecarAnswer::Over { groups } => self.groups.forget(&groups),
-            SidecarAnswer::Welcome { .. } | SidecarAnswer::Taken { .. } | SidecarAnswer::Noted => {
+            SidecarAnswer::Attached { .. } | SidecarAnswer::Taken { .. } | SidecarAnswer::Noted => {
                 return Err(Error::Unexpected { request: "attach" });
             }
         }

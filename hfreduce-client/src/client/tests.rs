@@ -51,7 +51,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
             received.push(message.clone());
             match message {
                 ClientMessage::Attach { local_rank, .. } => {
-                    let attachment = SidecarAnswer::Welcome {
+                    let attachment = SidecarAnswer::Attached {
                         control_bytes: control.len() as u64,
                         standing: standing(local_rank),
                         patience_seconds: u32::from(lasts.is_some()),
@@ -64,7 +64,7 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 ClientMessage::Ranks { .. } | ClientMessage::Group(_) => {
                     channel.send(&SidecarAnswer::Noted, &[]).unwrap();
                 }
-                ClientMessage::Lend { segment, bytes } => {
+                ClientMessage::RestoreSegment { segment, bytes } => {
                     let input = Segment::open(fds.remove(0), bytes as usize).unwrap();
                     inputs.insert(segment, input);
                     channel
@@ -351,7 +351,7 @@ fn a_sidecar_that_ends_is_noticed_at_once() {
         let channel = listener.accept().unwrap().unwrap();
         let control = ring::control().unwrap();
         let (wake_fd, clients_end) = WakeFd::pair().unwrap();
-        let attachment = SidecarAnswer::Welcome {
+        let attachment = SidecarAnswer::Attached {
             control_bytes: control.len() as u64,
             standing: standing(0),
             patience_seconds: 0,

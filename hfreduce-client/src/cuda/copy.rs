@@ -129,7 +129,7 @@ impl Copy {
                 begun.map(|()| copy)
             }
             Err(error) => {
-                // Nobody can tell when they are over: their memory stays.
+                // Nobody knows when they are over: their memory stays.
                 std::mem::forget(kept);
                 Err(error)
             }

@@ -3,7 +3,7 @@
 //!
 //! Who makes one vouches for it: it is the owner's stream, or memory that the owner has allocated, and stays so until the
 //! copies that were given it are over. The driver refuses a number that names nothing; that it names somebody else's
-//! memory, nobody can tell.
+//! memory, nobody knows.
 
 use super::{Error, abi};
 

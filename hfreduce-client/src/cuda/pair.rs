@@ -1,5 +1,5 @@
 //! Two GPUs that share an NVLink, as one of their two processes sees them: each has an inbox, into which the other's copy
-//! engine writes. Owns what runs on the device. Who may write to a slot, and when, the two processes tell each other.
+//! engine writes. Owns what runs on the device. The two processes agree on who may write to a slot, and when.
 
 use std::sync::Arc;
 

@@ -371,11 +371,11 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(
     handle: *mut abi::IpcHandle,
     start: abi::DevicePointer,
 ) -> abi::CudaStatus {
-    let Some(lent) = machine().memory.export(start) else {
+    let Some(exported) = machine().memory.export(start) else {
         return abi::INVALID_VALUE;
     };
     // SAFETY: the caller's variable.
-    unsafe { *handle = lent };
+    unsafe { *handle = exported };
     abi::SUCCESS
 }
 

@@ -119,9 +119,9 @@ impl Machine {
         self.reads_only
     }
 
-    pub(crate) fn allocate(&mut self, bytes: usize, value: u8, lends: bool) -> u64 {
+    pub(crate) fn allocate(&mut self, bytes: usize, value: u8, exports: bool) -> u64 {
         let start = self.place();
-        self.memory.allocate(start, bytes, value, lends);
+        self.memory.allocate(start, bytes, value, exports);
         start
     }
 

@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 struct Piece {
     start: *mut u8,
     bytes: usize,
-    /// Of what may be lent.
+    /// Of what may be exported.
     file: Option<OwnedFd>,
 }
 
@@ -27,9 +27,9 @@ unsafe impl Send for Piece {}
 pub(crate) struct Memory(BTreeMap<u64, Piece>);
 
 impl Memory {
-    /// A piece, filled with `value`; what may be lent costs a descriptor.
-    pub(crate) fn allocate(&mut self, start: u64, bytes: usize, value: u8, lends: bool) {
-        let file = lends.then(|| {
+    /// A piece, filled with `value`; what may be exported costs a descriptor.
+    pub(crate) fn allocate(&mut self, start: u64, bytes: usize, value: u8, exports: bool) {
+        let file = exports.then(|| {
             let file = rustix::fs::memfd_create("fake-cuda", MemfdFlags::CLOEXEC).unwrap();
             rustix::fs::ftruncate(&file, bytes.max(1) as u64).unwrap();
             file
@@ -75,7 +75,7 @@ impl Memory {
         Some(handle)
     }
 
-    /// Maps what another process has lent.
+    /// Maps what another process has exported.
     pub(crate) fn open(&mut self, start: u64, handle: IpcHandle) -> Option<()> {
         let words = handle.0.as_chunks().0;
         let [process, descriptor, bytes] = [0, 1, 2].map(|at| u64::from_le_bytes(words[at]));
@@ -85,13 +85,13 @@ impl Memory {
         Some(())
     }
 
-    /// Lets a piece go, lent by another process or not. False for none.
+    /// Lets a piece go, imported from another process or not. False for none.
     #[expect(unsafe_code, reason = "shared memory")]
-    pub(crate) fn release(&mut self, start: u64, lent: bool) -> bool {
+    pub(crate) fn release(&mut self, start: u64, imported: bool) -> bool {
         if self
             .0
             .get(&start)
-            .is_none_or(|piece| piece.file.is_none() != lent)
+            .is_none_or(|piece| piece.file.is_none() != imported)
         {
             return false;
         }

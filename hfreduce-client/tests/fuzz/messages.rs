@@ -50,7 +50,7 @@ pub(crate) fn to_sidecar(rng: &mut Rng) -> ClientMessage {
             closed: rng.chance(1, 2),
             failed: rng.chance(1, 2),
         }),
-        4 => ClientMessage::Lend {
+        4 => ClientMessage::RestoreSegment {
             segment: rng.range(0..4) as u32,
             bytes: damage::number(rng),
         },
@@ -77,7 +77,7 @@ fn to_client(rng: &mut Rng) -> SidecarAnswer {
             ranks: 5,
             runs: vec![(0, 3), (5, damage::number(rng) as u32)],
         }),
-        0 => SidecarAnswer::Welcome {
+        0 => SidecarAnswer::Attached {
             control_bytes: bytes,
             patience_seconds: 10,
             standing: Standing {

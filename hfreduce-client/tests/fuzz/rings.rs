@@ -149,7 +149,7 @@ fn rings() {
     explore(400, &[], |rng| {
         let control = Arc::new(ring::control().unwrap());
         let (mut calls, mut outcomes) = ring::server_ends(&control);
-        let (mut submits, mut hears) = ring::client_ends(&control).unwrap();
+        let (mut submits, mut receives) = ring::client_ends(&control).unwrap();
         for _ in 0..4 {
             let damaged = |rng: &mut Rng| {
                 let mut entry = submission(rng);
@@ -174,7 +174,7 @@ fn rings() {
             if rng.chance(1, 2) {
                 scribble(rng, &control);
             }
-            read(rng, &mut hears, |entry| {
+            read(rng, &mut receives, |entry| {
                 // A text that was damaged is shown with marks, which take more room than what they stand for.
                 if let Ok(Completion {
                     outcome: CallOutcome::Failed { text, .. },

@@ -1,4 +1,4 @@
-//! What a rank of a bench calls: a number of tensors at once, from the lent buffers or from memory of its own, and
+//! What a rank of a bench calls: a number of tensors at once, from registered buffers or from memory of its own, and
 //! whether the sum is right. Leaves clocks and barriers to who measures.
 
 use std::collections::VecDeque;
@@ -23,9 +23,9 @@ const NARROW: usize = 5;
 /// Where a tensor lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Inputs lie in the lent buffers and results are read in place: gradients that are views of the segment.
+    /// Inputs lie in registered buffers and results are read in place: gradients that are views of the segment.
     Segment,
-    /// Private memory is copied into a lent buffer, and the result copied over it: gradients of plain tensors.
+    /// Private memory is copied into a registered buffer, and the result copied over it: gradients of plain tensors.
     Copy,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Load<'a> {
     client: &'a Client,
     call: Call,
     inputs: Vec<InputBuffer>,
-    /// Tensors of the rank's own; none where they lie in the lent buffers.
+    /// Tensors of the rank's own; none where they lie in registered buffers.
     private: Vec<Vec<u8>>,
 }
 

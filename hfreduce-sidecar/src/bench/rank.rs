@@ -1,8 +1,8 @@
 //! `bench rank`: one process of a gang that somebody else conducts, over a unix socket and a line at a time. The
 //! conductor is the barrier: a rank that waits for its next line sleeps. Rivals speak the same lines.
 //!
-//! `case BYTES TENSORS DTYPE MODE` prepares and runs once, checked: `segment`, `copy`, or a numerics mode; `go N` runs N times and tells nanoseconds: all,
-//! then each; `late MS` calls after that time and tells what the call took and the processor time it used;
+//! `case BYTES TENSORS DTYPE MODE` prepares and runs once, checked: `segment`, `copy`, or a numerics mode; `go N` runs N times and prints nanoseconds: all,
+//! then each; `late MS` calls after that time and prints what the call took and the processor time it used;
 //! `end` frees; `quit` leaves.
 
 use std::io::{BufRead, BufReader, Write};
@@ -31,12 +31,12 @@ pub(super) fn run(args: &BenchRank) -> anyhow::Result<()> {
     writeln!(answers, "rank {rank} {}", std::process::id())?;
     let mut load = None;
     for line in BufReader::new(stream).lines() {
-        let line = line.context("failed to hear the conductor")?;
+        let line = line.context("failed to read from the conductor")?;
         if line == "quit" {
             break;
         }
         let answer = run_line(&client, &mut load, &line);
-        // What went wrong is for the conductor to tell.
+        // The conductor reports what went wrong.
         let answer = answer.unwrap_or_else(|error| format!("failed {error:#}"));
         writeln!(answers, "{answer}").context("failed to answer the conductor")?;
     }

@@ -1,6 +1,6 @@
 //! `validate`: the all-reduce within one node that a check of a machine runs. First every element has to be right on
 //! every rank, then it has to be fast enough; on a machine with several NUMA nodes on each of them, then over all.
-//! How it is judged and told is `verdict`'s.
+//! `verdict` judges and prints it.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

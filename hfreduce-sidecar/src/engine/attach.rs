@@ -17,17 +17,17 @@ impl Engine {
             .admit(channel, &message, &self.poller, self.telemetry.metrics());
         if let Some(rank) = admitted {
             if !self.local.ranks().has_lost_memory() {
-                self.tell_members(rank);
+                self.send_members(rank);
             }
             self.local.note_returned(rank);
         }
     }
 
-    /// Tells a process who takes part in this epoch.
-    pub(super) fn tell_members(&mut self, rank: usize) {
+    /// Sends a process the members of this epoch.
+    pub(super) fn send_members(&mut self, rank: usize) {
         let epoch = self.driver.config().fence.epoch;
-        let told = self.local.tell_members(rank, epoch, self.members.ranks());
-        if let Err(error) = told {
+        let sent = self.local.send_members(rank, epoch, self.members.ranks());
+        if let Err(error) = sent {
             self.lose_session(rank, &error);
         }
     }
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// Tells the processes which segments of results are gone.
+    /// Announces to the processes which segments of results are gone.
     pub(super) fn forget_gone(&mut self) {
         let gone = self.memory.take_gone();
         if !gone.is_empty() {
@@ -79,7 +79,7 @@ impl Engine {
             warn!(%error, local_rank = rank, "process lost");
             self.close_session(rank);
             self.local.ranks_mut().lose(rank);
-            self.control.tell(Notice::RankLost);
+            self.control.notify(Notice::RankLost);
             self.handle(Input::RankLost { rank });
         }
     }

@@ -110,7 +110,7 @@ impl Engine {
         true
     }
 
-    /// Tells a process that its call has failed.
+    /// Delivers to a process that its call has failed.
     fn fail(&mut self, rank: usize, (group, op): (GroupId, OpId), text: String) {
         let called = self.local.ranks_mut().end(group, op, rank, false);
         let (Some(session), Some(Called { call, kept, .. })) = (self.local.session(rank), called)

@@ -1,4 +1,4 @@
-//! What the engine is told while it runs, what it has to tell, and how it stops and leaves.
+//! The commands that the engine receives, the notices that it sends, and how it stops and leaves.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl Control {
         self.commands.try_recv().ok()
     }
 
-    pub(super) fn tell(&self, notice: Notice) {
+    pub(super) fn notify(&self, notice: Notice) {
         self.notices.send(notice).ok();
     }
 

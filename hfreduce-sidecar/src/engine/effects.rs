@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the links whose sockets do not tell when something has come. Says whether it had.
+    /// Reads the links whose sockets do not signal that something has arrived. Returns whether something had.
     pub(super) fn look_at_links(&mut self) -> bool {
         let (mut busy, mut next) = (false, 0);
         while let Some(peer) = self.links.polled_from(next) {
@@ -63,9 +63,9 @@ impl Engine {
                     any = true;
                     self.receive_part(peer);
                 }
-                Ok(Received::Frame(header, lent)) => {
+                Ok(Received::Frame(header, payload)) => {
                     any = true;
-                    self.received(peer, header, lent);
+                    self.received(peer, header, payload);
                 }
                 Err(error) => {
                     self.lose_link(peer, &error);
@@ -77,20 +77,20 @@ impl Engine {
         any
     }
 
-    /// A frame has come, its payload lies where it belongs or is lent.
+    /// A frame has arrived. Its payload lies where it belongs, or in the memory of the link.
     fn received(
         &mut self,
         peer: usize,
         FencedFrame { fence, frame }: FencedFrame,
-        lent: Option<Reading>,
+        payload: Option<Reading>,
     ) {
-        if let Some(lent) = lent
+        if let Some(payload) = payload
             && let Frame::ReduceChunk {
                 group, tree, slot, ..
             } = frame
             && let Placement::Into(_) = self.driver.machine().place(peer, fence, &frame)
         {
-            self.memory.borrow((group, peer, tree), slot, lent);
+            self.memory.borrow((group, peer, tree), slot, payload);
         }
         self.note_arrival(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
@@ -284,12 +284,12 @@ impl Engine {
             frame: *frame,
         };
         let token = payload.map(|(ticket, _)| ticket.0);
-        let lend = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
+        let outgoing = |(ticket, region): (Ticket, Region)| -> Result<Outgoing, OutOfBounds> {
             let bytes = self.memory.read(&region)?;
             let token = ticket.0;
             Ok(Outgoing { token, bytes })
         };
-        let payload = payload.map(lend).transpose()?;
+        let payload = payload.map(outgoing).transpose()?;
         match self.links.push(peer, &header, payload) {
             Ok(true) => {}
             // The peer is gone: what was meant for it has left.
@@ -309,7 +309,7 @@ impl Engine {
         if is_verdict && self.telemetry.records_verdict(self.now()) {
             self.telemetry.write_recording(&self.ops());
         }
-        let told = match outcome {
+        let outcome = match outcome {
             Ok(epoch) => Ok(epoch),
             Err(cause) => Err((
                 cause,
@@ -325,7 +325,7 @@ impl Engine {
         else {
             return;
         };
-        let told = match told {
+        let sent = match outcome {
             Err((cause, text)) => {
                 self.telemetry.metrics().failed(&call);
                 let kind = match cause {
@@ -345,7 +345,7 @@ impl Engine {
                 session.succeed((group, op), epoch, &kept, result)
             }
         };
-        if let Err(error) = told {
+        if let Err(error) = sent {
             self.lose_session(rank, &error);
         }
     }

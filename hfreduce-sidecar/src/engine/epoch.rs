@@ -34,7 +34,7 @@ pub struct Epoch {
     pub resume: Option<Resume>,
 }
 
-/// What the engine is told while it runs.
+/// A command to the running engine.
 #[derive(Debug)]
 pub enum EngineCommand {
     /// Stop in this epoch.
@@ -47,7 +47,7 @@ pub enum EngineCommand {
     Void(String),
 }
 
-/// What the engine has to tell.
+/// What the engine reports.
 #[derive(Debug)]
 pub enum Notice {
     /// It has stopped, and is so far.
@@ -78,7 +78,7 @@ pub(super) fn sizes(driver: &Driver, group: GroupId, links: &Links) -> Sizes {
 }
 
 impl Engine {
-    /// Does what it was told.
+    /// Carries out the commands.
     pub(super) fn on_command(&mut self) -> Result<(), Error> {
         while let Some(command) = self.control.next() {
             match command {
@@ -118,7 +118,7 @@ impl Engine {
         self.control.stopped();
         let epoch = self.driver.config().fence.epoch;
         info!(epoch, ?report, "stopped; waiting for the next epoch");
-        self.control.tell(Notice::Stopped { epoch, report });
+        self.control.notify(Notice::Stopped { epoch, report });
     }
 
     /// Goes on with the members of an epoch.
@@ -165,7 +165,7 @@ impl Engine {
             self.choose_wait()?;
         }
         for rank in self.local.attached() {
-            self.tell_members(rank);
+            self.send_members(rank);
         }
         self.watch_links()
             .map_err(|source| Error::Poll(source.into()))?;
@@ -185,7 +185,7 @@ impl Engine {
     fn give_up(&mut self, reason: &str) {
         warn!(reason, "this node does not go on");
         for (rank, answer) in self.local.ranks_mut().give_up(reason.to_owned()) {
-            self.tell_failed(rank, FailureKind::Broken, reason, answer);
+            self.deliver_failure(rank, FailureKind::Broken, reason, answer);
         }
     }
 }

@@ -67,7 +67,7 @@ enum Event {
         node: usize,
         silent: Duration,
     },
-    Heard {
+    Recovered {
         node: usize,
     },
     Stop,
@@ -189,7 +189,7 @@ impl FlightRecorder {
                 node: node(*peer),
                 silent: *silent,
             },
-            Effect::Recovered { peer } => Event::Heard { node: node(*peer) },
+            Effect::Recovered { peer } => Event::Recovered { node: node(*peer) },
             Effect::Broken { broken } => Event::Broken {
                 why: broken.renumbered(node).to_string(),
             },
@@ -281,7 +281,7 @@ impl fmt::Display for Event {
             Self::Silent { node, silent } => {
                 write!(f, "node {node} has been silent for {silent:?}")
             }
-            Self::Heard { node } => write!(f, "node {node} sends again"),
+            Self::Recovered { node } => write!(f, "node {node} sends again"),
             Self::Stop => f.write_str("asked to stop"),
             Self::Leave => f.write_str("asked to leave"),
             Self::Broken { why } => write!(f, "the epoch is over: {why}"),

@@ -67,11 +67,11 @@ impl Engine {
 
     fn fail_open(&mut self, group: GroupId, rank: usize, kind: FailureKind, text: &str) {
         let answer = self.local.ranks_mut().fail(group, rank, text);
-        self.tell_failed(rank, kind, text, answer);
+        self.deliver_failure(rank, kind, text, answer);
     }
 
-    /// Tells a process that its opening has failed, or all that it called in a group.
-    pub(super) fn tell_failed(
+    /// Delivers to a process that its opening has failed, or all that it called in a group.
+    pub(super) fn deliver_failure(
         &mut self,
         rank: usize,
         kind: FailureKind,
@@ -83,8 +83,8 @@ impl Engine {
             let called = called.map(|ticket| (ticket, FailureKind::Broken));
             let opening = answer.ticket.map(|ticket| (ticket, kind));
             let mut all = opening.into_iter().chain(called);
-            let told = all.try_for_each(|(ticket, kind)| session.fail(ticket, kind, text.into()));
-            if let Err(error) = told {
+            let sent = all.try_for_each(|(ticket, kind)| session.fail(ticket, kind, text.into()));
+            if let Err(error) = sent {
                 self.lose_session(rank, &error);
             }
         }
@@ -94,7 +94,7 @@ impl Engine {
     /// A group needs its slots.
     pub(super) fn begin_group(&mut self, group: GroupId) {
         let mut sizes = epoch::sizes(&self.driver, group, &self.links);
-        // Links that lend may come later; until then nothing is written to these.
+        // Links that keep payload in their own memory may come later; until then nothing is written to these.
         sizes.receives.append(&mut sizes.borrows);
         if let Err(error) = self.memory.add_edges(group, &sizes) {
             error!(%error, group, "no memory for the slots of a group; ending the epoch");

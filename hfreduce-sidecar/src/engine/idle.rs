@@ -1,4 +1,4 @@
-//! When the engine sleeps, how deeply, and whom it tells before. Where it sleeps is `poller`'s.
+//! When the engine sleeps, how deeply, and whom it notifies before. Where it sleeps is `poller`'s.
 
 use std::thread;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Tells everybody who may wake the engine that it is about to sleep, and where. False when something has come.
+    /// Announces to everybody who may wake the engine that it is about to sleep, and where. False when something has arrived.
     fn prepare_wait(&mut self) -> bool {
         let (how, depth) = (self.poller.how(), self.depth());
         match self.local.sleep(how, depth) {

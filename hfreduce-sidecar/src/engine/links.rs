@@ -83,7 +83,7 @@ impl Links {
         self.each.get_mut(&peer).map_or(Ok(()), |link| link.wake())
     }
 
-    /// The first neighbour from this one on whose socket does not tell when something has come.
+    /// The first neighbour from this one on whose socket does not signal that something has arrived.
     pub(super) fn polled_from(&self, peer: usize) -> Option<usize> {
         let mut links = self.each.range(peer..);
         links.find_map(|(&peer, link)| (link.is_polled() || link.has_more()).then_some(peer))

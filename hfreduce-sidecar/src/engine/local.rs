@@ -30,7 +30,7 @@ pub(super) struct Local {
     /// Bytes of inputs of each, at most, and where they lie.
     limit_bytes: usize,
     home: MemoryPolicy,
-    /// What was lent to processes that left each place free, and may have kept it.
+    /// Memory of processes that have left each place, which they may have kept.
     kept_bytes: Vec<usize>,
     /// Where it is noted who is attached and who has left, if operations wait for a sidecar that takes this one's place.
     record: Option<AttachedRanks>,
@@ -206,22 +206,18 @@ impl Local {
                 "local rank {rank} would reopen {groups} groups; {} are the most",
                 attach::GROUP_LIMIT
             )),
-            Some(told) if told < attach::OPERATION_LIMIT && self.ranks.expects(rank) => Ok((
-                rank,
-                Begin::Again {
-                    delivered: told,
-                    groups,
-                },
-            )),
-            Some(told) => Err(format!(
-                "local rank {rank} says that it has the outcomes of {told} operations before, which this \
+            Some(delivered) if delivered < attach::OPERATION_LIMIT && self.ranks.expects(rank) => {
+                Ok((rank, Begin::Again { delivered, groups }))
+            }
+            Some(delivered) => Err(format!(
+                "local rank {rank} says that it has the outcomes of {delivered} operations before, which this \
                  sidecar knows nothing of; the attempt has to start again"
             )),
         }
     }
 
-    /// Tells a process who takes part in an epoch of these nodes.
-    pub(super) fn tell_members(
+    /// Sends a process the members of an epoch of these nodes.
+    pub(super) fn send_members(
         &self,
         rank: usize,
         epoch: u32,
@@ -229,16 +225,16 @@ impl Local {
     ) -> Result<(), Error> {
         let members = Members::new(epoch.into(), members, self.standing.local_world);
         let session = self.sessions.get(&rank);
-        session.map_or(Ok(()), |session| session.tell_members(members))
+        session.map_or(Ok(()), |session| session.send_members(members))
     }
 
     /// Answers what came over the socket of a process.
     pub(super) fn read_socket(&mut self, rank: usize) -> Result<SessionEvent, Error> {
         let session = self.sessions.get_mut(&rank);
-        let heard = session.map(|session| session.read_socket(&mut self.ranks, &mut self.inputs));
-        let heard = heard.unwrap_or(Ok(SessionEvent::Nothing))?;
+        let event = session.map(|session| session.read_socket(&mut self.ranks, &mut self.inputs));
+        let event = event.unwrap_or(Ok(SessionEvent::Nothing))?;
         self.note_returned(rank);
-        Ok(heard)
+        Ok(event)
     }
 
     /// A process has perhaps said all that it remembers.

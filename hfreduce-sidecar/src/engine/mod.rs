@@ -108,7 +108,7 @@ pub struct EngineSetup {
     pub found: Option<AttachedBefore>,
     /// The commands for it; the wake descriptor of `stop` wakes it for them.
     pub commands: Receiver<EngineCommand>,
-    /// What it has to tell.
+    /// What it reports.
     pub notices: Sender<Notice>,
     /// Where it says what it is doing.
     pub snapshots: Snapshots,

@@ -1,4 +1,4 @@
-//! The engine tells what it is doing: to who asks, and into a file when something has failed.
+//! What the engine is doing: answered on request, and written into a file when something has failed.
 
 use collective::machine::{Frame, OpId, WORLD};
 

@@ -1,6 +1,6 @@
 //! How the engine sleeps. A node with tree peers sleeps on descriptors: their sockets and the wake descriptors of its processes. One
 //! without sleeps on words of the memory that it shares with its processes, which costs half as much, and a thread of its
-//! own watches the descriptors meanwhile: they only tell of processes that come and go.
+//! own watches the descriptors meanwhile: they only signal that processes come and go.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

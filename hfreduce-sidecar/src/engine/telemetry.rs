@@ -1,4 +1,4 @@
-//! What the engine tells about itself: metrics, the operator's suspects, the flight recorder, and snapshots for who asks.
+//! What the engine reports about itself: metrics, suspects for the operator, the flight recorder, and snapshots on request.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -173,7 +173,7 @@ impl Telemetry {
         let reason = match broken {
             Broken::NodeLost { .. } => SuspicionReason::Dead,
             Broken::NodeSilent { .. } => SuspicionReason::Silent,
-            // The operator hears of these from the pods themselves.
+            // The operator learns of these from the pods themselves.
             Broken::NodeLeft { .. }
             | Broken::RankLost { .. }
             | Broken::RankLeft { .. }

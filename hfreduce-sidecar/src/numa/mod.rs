@@ -1,5 +1,5 @@
 //! Where this process's memory and its engine lie on the machine: has `sysfs` read what there is and `topology` decide,
-//! turns the decision into what `link` and the kernel are told, and looks at what came of it. What cannot be read is
+//! turns the decision into settings for `link` and the kernel, and reads back what they did. What cannot be read is
 //! taken for a machine without NUMA.
 
 mod sysfs;
@@ -68,7 +68,7 @@ pub struct Places {
     pub results: MemoryPolicy,
     /// Processors of the engine.
     pub engine: Option<CpuSet>,
-    /// What is told of it.
+    /// What is logged about it.
     pub report: PlacementReport,
 }
 
@@ -133,7 +133,7 @@ pub fn settle(numa: Numa, adapter: &NumaAdapter) -> Places {
         huge_pages: sysfs::huge_pages(root, huge),
         memlock_bytes: getrlimit(Resource::Memlock).current,
     };
-    places.report.tell();
+    places.report.log();
     if [&placement.inputs, &placement.results]
         .contains(&&MemoryPlacement::Anywhere(UnplacedReason::Refused))
     {
@@ -145,7 +145,7 @@ pub fn settle(numa: Numa, adapter: &NumaAdapter) -> Places {
 }
 
 impl PlacementReport {
-    fn tell(&self) {
+    fn log(&self) {
         let Self {
             numa_nodes,
             adapter_node,

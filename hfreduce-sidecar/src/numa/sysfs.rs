@@ -36,7 +36,7 @@ pub(super) fn seen(root: &Path) -> NumaMachine {
         let cpus = list(&sys.join(format!("node{number}/cpulist")))?;
         Some(NumaNode { number, cpus })
     });
-    // Of the thread: what others of the process were told does not matter.
+    // Of the thread: the settings of other threads do not matter.
     let status = fs::read_to_string(root.join("proc/thread-self/status")).unwrap_or_default();
     let allowed = |field: &str| -> Numbers {
         let line = status.lines().find_map(|line| line.strip_prefix(field));

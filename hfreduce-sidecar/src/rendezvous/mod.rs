@@ -1,5 +1,5 @@
-//! The sidecar's side of the rendezvous: dial the operator, introduce this node, hear the roster and the
-//! start, and tell once a second that the node lives. The thread dials again for ever: a running job
+//! The sidecar's side of the rendezvous: dial the operator, introduce this node, receive the roster and the
+//! start, and send a heartbeat once a second. The thread dials again for ever: a running job
 //! does not need the operator. What a roster means for the data path is decided by `node`.
 
 mod stream;
@@ -24,7 +24,7 @@ use link::wake_fd::WakeFd;
 use crate::metrics::Metrics;
 use stream::Stream;
 
-/// How long a goodbye may take. An operator that cannot be reached hears of the end from the pod.
+/// How long a goodbye may take. An operator that cannot be reached learns of the end from the pod.
 pub const LEAVE_LIMIT: Duration = Duration::from_millis(250);
 /// What the node has to say to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum NodeReport {
         /// The same for a person.
         detail: String,
     },
-    /// A suspect was heard again.
+    /// A suspect has sent something again.
     Recovered {
         /// Its rank.
         node: u32,

@@ -70,7 +70,7 @@ pub(super) struct Stream {
     pub(super) orders: Sender<Order>,
     /// The epoch this node has joined, said again on every connection.
     pub(super) joined: Option<u64>,
-    /// Suspects that were not heard again, said again on every connection.
+    /// Suspects that are still silent; sent again on every connection.
     pub(super) suspects: BTreeMap<u32, (SuspicionReason, String)>,
     /// Until the node has joined the next epoch; said again on every connection.
     pub(super) stopped: Option<StoppedNode>,
@@ -268,7 +268,7 @@ impl Stream {
             .collect()
     }
 
-    /// How far training is, where the rank that tells it is on this node: the lowest that is left.
+    /// How far training is, where the rank that reports it is on this node: the lowest that is left.
     fn progress(&self) -> Option<Progress> {
         run_dir::read_progress(&self.setup.run_dir).unwrap_or_else(|error| {
             debug!(%error, "no progress to report");

@@ -36,7 +36,7 @@ pub(super) const MAX_UNRETURNED: usize = 1 << 18;
 pub enum Taken {
     /// What is answered already, or needs no answer.
     Nothing,
-    /// It opens a group, as the machine has to be told.
+    /// It opens a group: the input for the machine.
     Open(GroupId, collective::machine::Input),
     /// The result of an operation is not read any more.
     Release(GroupId, OpId),
@@ -49,9 +49,9 @@ impl Session {
         let Some(words) = self.calls.pop()? else {
             return Ok(None);
         };
-        self.may_lend = false; // It lends first, and waits for the answers.
+        self.may_restore = false; // It offers segments first, and waits for the answers.
         if !self.is_restored() {
-            return Err(Error::Tells);
+            return Err(Error::RestoresGroup);
         }
         match Submission::decode(&words)? {
             Submission::Release { ticket } => match self.held.remove(&ticket) {
@@ -113,7 +113,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the process that an operation has succeeded, which the members of `epoch` took part in. The result, if it
+    /// Delivers that an operation has succeeded, which the members of `epoch` took part in. The result, if it
     /// gets one, is held for it.
     pub fn succeed(
         &mut self,
@@ -154,7 +154,7 @@ impl Session {
         self.complete(called.ticket, outcome)
     }
 
-    /// Tells the process that an operation has failed.
+    /// Delivers that an operation has failed.
     pub fn fail(&mut self, ticket: u64, kind: FailureKind, text: String) -> Result<(), Error> {
         self.complete(ticket, CallOutcome::Failed { kind, text })
     }

@@ -1,4 +1,4 @@
-//! What a process brings to its calls: looked up in the segments that it was lent, and checked.
+//! What a process brings to its calls: looked up in its registered segments, and checked.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Session {
         plain(input, own_bytes)
     }
 
-    /// What lies at a place in the segments that were lent.
+    /// What lies at a place in the registered segments.
     pub(super) fn place(
         &self,
         what: &impl Display,

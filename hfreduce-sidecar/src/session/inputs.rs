@@ -16,12 +16,12 @@ const SEGMENT_LIMIT: usize = 1024;
 /// Requests of one process that are not answered. Ours have one, and one more each time that it came late.
 pub(super) const REQUEST_LIMIT: usize = 64;
 
-/// How much memory a process may be lent.
+/// How much memory a process may use for inputs.
 #[derive(Clone, Debug)]
 pub struct Room {
     /// In bytes, of which `kept` are not to be had.
     pub limit_bytes: usize,
-    /// What was lent to who was attached in this place before, and may have kept it.
+    /// Memory of processes that were attached in this place before, which they may have kept.
     pub kept_bytes: usize,
     /// Where it lies.
     pub home: MemoryPolicy,
@@ -43,7 +43,7 @@ pub(super) enum Request {
 }
 
 impl Session {
-    /// Takes a segment back that an earlier sidecar has made. It may be anything, so it is checked as a stranger's.
+    /// Takes a segment back that an earlier sidecar has made. It may be anything, so it is checked like anything untrusted.
     pub(super) fn take_back(
         &mut self,
         number: u32,
@@ -88,7 +88,7 @@ impl Session {
         })
     }
 
-    /// Lends a segment, when it is made.
+    /// Sends the process a segment, when it is made.
     pub(super) fn send_segment(
         &mut self,
         bytes: u64,
@@ -181,7 +181,7 @@ impl Session {
         Ok(())
     }
 
-    /// Bytes that the process has been lent and has not given back.
+    /// Bytes of registered segments that the process has not given back.
     pub fn input_bytes(&self) -> usize {
         self.inputs.values().map(|block| block.len()).sum()
     }
@@ -197,12 +197,12 @@ impl Session {
             Request::Segment { bytes, .. } => Some(*bytes),
             Request::Refused(_) => None,
         });
-        let lent = self.input_bytes() + asked.clone().sum::<usize>() + self.room.kept_bytes;
+        let used = self.input_bytes() + asked.clone().sum::<usize>() + self.room.kept_bytes;
         let segments = self.inputs.len() + asked.count();
         let limit = self.room.limit_bytes;
-        if size > limit.saturating_sub(lent) || segments >= SEGMENT_LIMIT {
+        if size > limit.saturating_sub(used) || segments >= SEGMENT_LIMIT {
             return Err(format!(
-                "{wanted} bytes were asked for, and {lent} of the {limit} bytes that one process may use \
+                "{wanted} bytes were asked for, and {used} of the {limit} bytes that one process may use \
                  for inputs are registered in {segments} segments"
             ));
         }

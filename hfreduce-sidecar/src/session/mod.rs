@@ -1,6 +1,6 @@
 //! One trainer process attached to this sidecar: its socket, rings, input segments and tickets. The
 //! process is not trusted: everything it names is looked up in tables of this side. Which operation runs
-//! when, and what is told to other nodes, is the engine's and the machine's business.
+//! when, and what is sent to other nodes, is the engine's and the machine's business.
 
 mod calls;
 mod input;
@@ -70,16 +70,16 @@ pub enum Error {
     /// It uses a ticket twice, or gives back what it does not hold.
     #[error("ticket {0} is not what it says")]
     Ticket(u64),
-    /// It lends what it may not.
+    /// It offers a segment that it may not.
     #[error(
         "it registers a segment again although this sidecar has lost nothing, or after it has called"
     )]
-    Lends,
-    /// It tells of groups out of turn.
+    RestoresSegment,
+    /// It reports groups out of turn.
     #[error(
         "it reopens a group although this sidecar has lost none, or calls before it has reopened all"
     )]
-    Tells,
+    RestoresGroup,
     /// It calls in a group that it has not opened, or has closed.
     #[error("it calls in group {0:x}, which it has not opened or has closed")]
     Group(GroupId),
@@ -101,7 +101,7 @@ pub enum Begin {
     Afresh,
     /// It was attached to a sidecar before this one.
     Again {
-        /// It was told the ends of all operations before this.
+        /// The first operation whose outcome was not delivered to it.
         delivered: OpId,
         /// How many other groups it has opened.
         groups: u32,
@@ -113,9 +113,7 @@ impl Begin {
     pub fn delivered(self) -> Option<OpId> {
         match self {
             Self::Afresh => None,
-            Self::Again {
-                delivered: told, ..
-            } => Some(told),
+            Self::Again { delivered, .. } => Some(delivered),
         }
     }
 }
@@ -139,8 +137,8 @@ pub struct Session {
     /// Between the process and the engine; polled by the engine.
     pub wake_fd: WakeFd,
     inputs: BTreeMap<u32, Arc<Block>>,
-    /// Whether it may lend what an earlier sidecar has made for it.
-    may_lend: bool,
+    /// Whether it may offer segments that an earlier sidecar has made for it.
+    may_restore: bool,
     restoring: Restoring,
     next_segment: u32,
     room: Room,
@@ -149,7 +147,7 @@ pub struct Session {
     known_results: BTreeSet<u32>,
     /// Calls of all groups, and openings, that are not answered.
     unanswered: usize,
-    /// What it was told that left it something to give back; none where that was nothing.
+    /// Outcomes that were delivered and not released yet; none where nothing is to be released.
     held: BTreeMap<u64, Option<(GroupId, OpId)>>,
 }
 
@@ -166,7 +164,7 @@ impl Session {
         let control = Arc::new(ring::control()?);
         let (calls, outcomes) = ring::server_ends(&control);
         let (wake_fd, clients_end) = WakeFd::pair().map_err(Error::WakeFd)?;
-        let attachment = SidecarAnswer::Welcome {
+        let attachment = SidecarAnswer::Attached {
             control_bytes: control.len() as u64,
             standing,
             patience_seconds: if lasts { PATIENCE_SECONDS } else { 0 },
@@ -180,7 +178,7 @@ impl Session {
             outcomes,
             wake_fd,
             inputs: BTreeMap::new(),
-            may_lend: begin != Begin::Afresh,
+            may_restore: begin != Begin::Afresh,
             restoring: Restoring::of(begin),
             next_segment: 0,
             room,
@@ -209,7 +207,7 @@ impl Session {
     ) -> Result<SessionEvent, Error> {
         for _ in 0..MESSAGE_BUDGET {
             // From anybody else descriptors are not taken: the kernel closes them.
-            let received = if self.may_lend {
+            let received = if self.may_restore {
                 self.channel.receive_with_fds::<ClientMessage>()?
             } else {
                 let received = self.channel.receive::<ClientMessage>()?;
@@ -222,7 +220,7 @@ impl Session {
                 ClientMessage::Attach { .. } => return Err(Error::Twice),
                 ClientMessage::Detach => return Ok(SessionEvent::Detached),
                 ClientMessage::Ranks { .. } | ClientMessage::Group(_) if self.is_restored() => {
-                    return Err(Error::Tells);
+                    return Err(Error::RestoresGroup);
                 }
                 ClientMessage::Ranks { ranks: listed } => {
                     let noted = self.note_ranks(&listed);
@@ -232,8 +230,10 @@ impl Session {
                     let noted = self.note_group(ranks, &said);
                     self.answer(SidecarAnswer::Noted, noted)?;
                 }
-                ClientMessage::Lend { .. } if !self.may_lend => return Err(Error::Lends),
-                ClientMessage::Lend { segment, bytes } => {
+                ClientMessage::RestoreSegment { .. } if !self.may_restore => {
+                    return Err(Error::RestoresSegment);
+                }
+                ClientMessage::RestoreSegment { segment, bytes } => {
                     self.take_back(segment, bytes, fds, background)?;
                 }
                 ClientMessage::Allocate { bytes } => self.send_segment(bytes, background)?,
@@ -249,13 +249,13 @@ impl Session {
         Ok(SessionEvent::Nothing)
     }
 
-    /// The memory that it was lent. An operation in flight keeps its own by itself.
+    /// Its registered segments. An operation in flight keeps its own by itself.
     pub fn take_inputs(&mut self) -> impl Send + use<> {
         std::mem::take(&mut self.inputs)
     }
 
-    /// Tells the members of an epoch.
-    pub fn tell_members(&self, members: Members) -> Result<(), Error> {
+    /// Sends the members of an epoch.
+    pub fn send_members(&self, members: Members) -> Result<(), Error> {
         self.say(&SidecarAnswer::Members(members), &[])
     }
 

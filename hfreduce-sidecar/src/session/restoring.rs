@@ -1,5 +1,5 @@
 //! What a process that comes back says of its groups to a sidecar that knows nothing of them. It may say anything, and what
-//! it was told cannot be checked: a lie ends its own attempt.
+//! was delivered to it cannot be checked: a lie ends its own attempt.
 
 use collective::machine::GroupId;
 use collective::session::Remembered;
@@ -9,10 +9,10 @@ use hfreduce_client::attach::{
 
 use super::{Begin, Error, Ranks, Session};
 
-/// A process that has to tell of its groups.
+/// A process that has to report its groups.
 #[derive(Debug)]
 pub(super) struct Restoring {
-    /// Of how many it has not told.
+    /// How many it has not reported.
     left: u32,
     /// The ranks of the next, as far as it has listed them.
     ranks: Vec<u32>,
@@ -30,12 +30,12 @@ impl Restoring {
 }
 
 impl Session {
-    /// Whether it has told of all its groups.
+    /// Whether it has reported all its groups.
     pub fn is_restored(&self) -> bool {
         self.restoring.left == 0
     }
 
-    /// More ranks of the group that it tells of next.
+    /// More ranks of the group that it reports next.
     pub(super) fn note_ranks(&mut self, ranks: &[u32]) -> Result<(), String> {
         let listed = &mut self.restoring.ranks;
         let ascend = listed
@@ -81,7 +81,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the process which of its groups it need not remember any more.
+    /// Sends the process which of its groups it need not remember any more.
     pub(super) fn say_what_is_over(&self, over: &[GroupId]) -> Result<(), Error> {
         for groups in over.chunks(GROUPS_IN_PACKET) {
             let groups = groups.to_vec();

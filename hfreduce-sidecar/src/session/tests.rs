@@ -63,14 +63,14 @@ fn a_process_that_gives_nothing_back_is_let_go_before_it_costs_much() {
         .receive_with_fds::<SidecarAnswer>()
         .unwrap()
         .unwrap();
-    let (SidecarAnswer::Welcome { control_bytes, .. }, mut fds) = attachment else {
+    let (SidecarAnswer::Attached { control_bytes, .. }, mut fds) = attachment else {
         panic!("{attachment:?}");
     };
     let control = Segment::open(fds.remove(0), control_bytes as usize).unwrap();
     let (_, mut outcomes) = link::ring::client_ends(&Arc::new(control)).unwrap();
     for ticket in 0..calls::MAX_UNRETURNED as u64 {
-        let told = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
-        told.unwrap();
+        let sent = session.succeed((WORLD, ticket), 1, &barrier(ticket), None);
+        sent.unwrap();
         assert!(outcomes.pop().unwrap().is_some());
     }
     let ticket = calls::MAX_UNRETURNED as u64;
@@ -79,11 +79,11 @@ fn a_process_that_gives_nothing_back_is_let_go_before_it_costs_much() {
 }
 
 #[test]
-fn a_process_that_left_while_it_was_told_something_has_left() {
+fn a_process_that_left_during_a_delivery_has_left() {
     let (mut session, process) = session();
     process.send(&ClientMessage::Detach, &[]).unwrap();
     drop(process);
-    session.tell_members(Members::new(1, &[0], 1)).unwrap();
+    session.send_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
         session.read_socket(&mut ranks(), &mut background()),
         Ok(SessionEvent::Detached)
@@ -91,10 +91,10 @@ fn a_process_that_left_while_it_was_told_something_has_left() {
 }
 
 #[test]
-fn a_process_that_ended_while_it_was_told_something_is_lost() {
+fn a_process_that_ended_during_a_delivery_is_lost() {
     let (mut session, process) = session();
     drop(process);
-    session.tell_members(Members::new(1, &[0], 1)).unwrap();
+    session.send_members(Members::new(1, &[0], 1)).unwrap();
     assert!(matches!(
         session.read_socket(&mut ranks(), &mut background()),
         Err(Error::Socket(attach::Error::Closed))
@@ -181,9 +181,9 @@ fn what_is_given_back_holds_no_memory_though_its_descriptor_is_kept() {
             .send(&ClientMessage::Allocate { bytes }, &[])
             .unwrap();
         session.read_socket(&mut ranks(), &mut background).unwrap();
-        let (lent, mut fds) = answer(&mut session, &process);
-        let SidecarAnswer::Input { segment, .. } = lent else {
-            panic!("{lent:?}");
+        let (answered, mut fds) = answer(&mut session, &process);
+        let SidecarAnswer::Input { segment, .. } = answered else {
+            panic!("{answered:?}");
         };
         let fd = fds.remove(0);
         let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;

@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-/// Lets a process have so many descriptors, and tells how many it might have had before.
+/// Lets a process have so many descriptors, and returns how many it might have had before.
 pub(crate) fn allow_descriptors(process: u32, limit: u64) -> u64 {
     let limit = Rlimit {
         current: Some(limit),

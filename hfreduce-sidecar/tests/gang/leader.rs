@@ -32,8 +32,8 @@ impl Leader {
         let address = streams.address;
         let over = Arc::new(AtomicBool::new(false));
         let view = Arc::default();
-        let (ours, told) = (Arc::clone(&over), Arc::clone(&view));
-        let thread = thread::spawn(move || lead(&streams, nodes, peer_loss, &ours, &told));
+        let (ours, seen) = (Arc::clone(&over), Arc::clone(&view));
+        let thread = thread::spawn(move || lead(&streams, nodes, peer_loss, &ours, &seen));
         Self {
             address,
             view,
@@ -70,11 +70,11 @@ fn lead(
     let mut outboxes: BTreeMap<Connection, TcpStream> = BTreeMap::new();
     let mut events = Vec::new();
     while !over.load(Ordering::Acquire) {
-        let heard = streams.heard.recv_timeout(Duration::from_millis(20));
+        let received = streams.received.recv_timeout(Duration::from_millis(20));
         while let Ok((caller, stream)) = streams.connections.try_recv() {
             outboxes.insert(Connection(caller.connection), stream);
         }
-        if let Ok((caller, message)) = heard {
+        if let Ok((caller, message)) = received {
             let connection = Connection(caller.connection);
             if message.is_none() {
                 outboxes.remove(&connection);
@@ -100,7 +100,7 @@ fn lead(
                     } => {
                         let bytes = encode(&collective::membership::encoding::to_sidecar(&message))
                             .unwrap();
-                        // A sidecar that is gone hears nothing.
+                        // A sidecar that is gone receives nothing.
                         if let Some(mut outbox) = outboxes.get(&connection) {
                             outbox.write_all(&bytes).ok();
                         }

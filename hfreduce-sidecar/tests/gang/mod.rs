@@ -207,7 +207,7 @@ pub(crate) fn wait_until_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The value of a series in what `/metrics` tells; 0 where nothing was counted.
+/// The value of a series on `/metrics`; 0 where nothing was counted.
 pub(crate) fn counter(metrics: &str, series: &str) -> u64 {
     let mut lines = metrics.lines();
     let value = lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok());

@@ -45,7 +45,7 @@ pub(crate) struct Streams {
     pub(crate) address: SocketAddr,
     pub(crate) connections: Receiver<(Caller, TcpStream)>,
     /// None when the connection has ended.
-    pub(crate) heard: Receiver<(Caller, Option<ToOperator>)>,
+    pub(crate) received: Receiver<(Caller, Option<ToOperator>)>,
 }
 
 impl Streams {
@@ -53,27 +53,27 @@ impl Streams {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let (connected, connections) = channel();
-        let (hear, heard) = channel();
+        let (sender, received) = channel();
         thread::spawn(move || {
             for (connection, stream) in (0..).zip(listener.incoming()) {
-                let (connected, hear) = (connected.clone(), hear.clone());
-                thread::spawn(move || listen(connection, stream.unwrap(), &connected, &hear));
+                let (connected, sender) = (connected.clone(), sender.clone());
+                thread::spawn(move || listen(connection, stream.unwrap(), &connected, &sender));
             }
         });
         Self {
             address,
             connections,
-            heard,
+            received,
         }
     }
 }
 
-/// Hears one connection to its end; the process at the other end may be killed at any time.
+/// Reads one connection to its end; the process at the other end may be killed at any time.
 fn listen(
     connection: u64,
     mut stream: TcpStream,
     connected: &Sender<(Caller, TcpStream)>,
-    hear: &Sender<(Caller, Option<ToOperator>)>,
+    sender: &Sender<(Caller, Option<ToOperator>)>,
 ) {
     let mut hello = [0; handshake::HELLO_BYTES];
     if stream.read_exact(&mut hello).is_err() {
@@ -104,10 +104,10 @@ fn listen(
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
         decoder.push(&bytes[..count]);
         while let Some(message) = decoder.next().unwrap() {
-            hear.send((caller, Some(message))).ok();
+            sender.send((caller, Some(message))).ok();
         }
     }
-    hear.send((caller, None)).ok();
+    sender.send((caller, None)).ok();
 }
 
 /// The first of some ports that the kernel gives to nobody who asks for any.

@@ -1,4 +1,4 @@
-//! Sidecars as processes of their own, which can be killed and frozen. A file tells them the members.
+//! Sidecars as processes of their own, which can be killed and frozen. A file has the members for them.
 #![expect(clippy::print_stderr, reason = "the logs of a test that failed")]
 
 use std::collections::BTreeMap;
@@ -170,7 +170,7 @@ impl Sidecars {
         Some(Duration::from_secs_f64(seconds))
     }
 
-    /// Where a sidecar tells its metrics.
+    /// Where a sidecar serves its metrics.
     pub(crate) fn metrics_address(&self, rank: usize) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.seats[rank].address), METRICS_PORT)
     }
@@ -206,7 +206,7 @@ impl Drop for Sidecars {
     }
 }
 
-/// Signals a sidecar. One that is told to stop stands still afterwards, with all its threads.
+/// Signals a sidecar. A stopped one stands still afterwards, with all its threads.
 pub(crate) fn signal_to(child: &Child, signal: Signal) {
     let process = Pid::from_child(child);
     kill_process(process, signal).unwrap();
@@ -236,7 +236,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> String {
     answer
 }
 
-/// What a sidecar tells about a neighbour: whether it is a suspect.
+/// What a sidecar reports about a neighbour: whether it is a suspect.
 pub(crate) fn suspects(address: SocketAddr, rank: u32) -> bool {
     let name =
         format!("fireflyer_hfreduce_suspect{{node=\"worker-{rank}\",node_rank=\"{rank}\"}} ");

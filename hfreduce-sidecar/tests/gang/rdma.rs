@@ -1,5 +1,5 @@
 //! The stand-in for libibverbs that belongs to the tests of `link`: its devices write into memory of this very process,
-//! and fail when they are told to.
+//! and fail on request.
 
 use std::path::{Path, PathBuf};
 

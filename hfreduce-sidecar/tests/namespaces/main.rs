@@ -194,7 +194,7 @@ fn one_pair_of_nodes_carries_the_data_across_and_no_other_any() {
     }
 }
 
-// A node that loses its power says no farewell: left to the kernel, that is noticed after a quarter of an hour, and the
+// A node that loses its power says no goodbye: left to the kernel, that is noticed after a quarter of an hour, and the
 // operator that leads since then is not dialled before.
 fn an_operator_whose_node_is_gone_is_not_taken_for_one_that_listens() {
     let network = Network::mesh(2);
@@ -417,7 +417,7 @@ fn a_killed_process_is_named_on_every_rank() {
         })
         .collect();
     limits::keep(
-        "a process is killed: all ranks are told who it was",
+        "a process is killed: all ranks learn who it was",
         KILLED,
         killed,
     );

@@ -272,7 +272,7 @@ impl<I: PeerIdentity, H: Header> Port<I, H> {
         Ok(())
     }
 
-    /// Takes the connection into the round of its epoch, and tells the dialler. Without this, one that comes while
+    /// Takes the connection into the round of its epoch, and answers the dialler. Without this, one that comes while
     /// members change is taken into a round that is given up, and its dialler believes that it is established.
     fn agree(&self, stream: &mut TcpStream, claim: I) -> Result<Weak<Shared<I, H>>, Error<I>> {
         limit(stream, Some(MESSAGE_LIMIT))?;

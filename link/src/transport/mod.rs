@@ -1,5 +1,5 @@
 //! Links between neighbours: one protocol of frames, several ways to carry them. A transport delivers every frame
-//! once and in order, its payload to where the receiver wants it, and says when what was lent for sending may be
+//! once and in order, its payload to where the receiver wants it, and says when what is being sent may be
 //! used again. It never blocks; whoever owns it polls. What frames mean is `collective::machine`'s business.
 
 pub mod tcp;
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("{0} was damaged on the way: it does not match its checksum")]
     Damaged(String),
     /// What came with a frame cannot be read.
-    #[error("a frame speaks of {0}")]
+    #[error("invalid frame: {0}")]
     Payload(&'static str),
     /// There is no memory for payload.
     #[error(transparent)]
@@ -52,7 +52,7 @@ pub enum Error {
     Verbs(#[from] channel::Error),
 }
 
-/// Payload that is sent: lent to the link until it hands the token back.
+/// Payload that is sent: owned by the link until it hands the token back.
 #[derive(Debug)]
 pub struct Outgoing {
     /// The sender's name for it.
@@ -76,8 +76,8 @@ pub type Placing<'a, H> = dyn FnMut(&H) -> Result<PayloadTarget, String> + 'a;
 /// What one look at a link brought.
 #[derive(Debug)]
 pub enum Received<H> {
-    /// A whole frame. Its payload is in place, or, if the link lends it, to be read from here: it must be dropped
-    /// before the sender is told that it may send another.
+    /// A whole frame. Its payload is in place, or, in the memory of the link, to be read from here: it must be dropped
+    /// before the sender gets the credit for another.
     Frame(H, Option<Reading>),
     /// Part of one: look again.
     Part,
@@ -133,17 +133,17 @@ pub trait Transport<H: Header>: fmt::Debug + Send {
         false
     }
 
-    /// Whether it lends payload that is [read in place](Header::is_read_in_place), so that its receiver needs no memory for it.
+    /// Whether it keeps payload that is [read in place](Header::is_read_in_place), in its own memory, so that its receiver needs none for it.
     fn receives_in_place(&self) -> bool {
         false
     }
 
-    /// Whether something was read ahead: look again, the socket does not tell.
+    /// Whether something was read ahead: look again, the socket does not signal it.
     fn has_more(&self) -> bool {
         false
     }
 
-    /// Whether something has come that its socket does not tell of, or does not yet; as cheaply as can be.
+    /// Whether something has arrived that its socket does not signal, or does not yet; as cheaply as can be.
     fn poll_received(&mut self) -> bool {
         self.has_more()
     }

@@ -252,7 +252,7 @@ impl<H: Header> Tcp<H> {
     /// Whether so many have been read ahead, or are now.
     fn are_ahead(&mut self, bytes: usize) -> Result<bool, Error> {
         if self.ahead.len() < bytes {
-            // What had nothing more is not asked again at once: the socket tells. One that is abandoned is read
+            // What had nothing more is not asked again at once: the socket signals. One that is abandoned is read
             // to its end.
             if std::mem::take(&mut self.ahead.is_all) && !self.abandoned {
                 return Ok(false);

@@ -28,7 +28,7 @@ use landings::{Landings, window};
 pub use opening::{INVITATION_BYTES, Opening, Shape};
 use staging::Staging;
 
-/// What is under way, by its token: the bytes are lent until they have left.
+/// What is under way, by its token: the link owns the bytes until they have left.
 type InFlight = BTreeMap<u64, Underway>;
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub struct Verbs<H> {
     poll: OwnedFd,
     /// Frames that the channel was not given yet.
     waiting: VecDeque<(H, Option<Outgoing>)>,
-    lent: InFlight,
+    in_flight: InFlight,
     /// Not looked at yet.
     completions: VecDeque<FinishedWork>,
     /// Payloads that were given to the channel.
@@ -79,8 +79,8 @@ impl<H: Header> Verbs<H> {
         Ok(any)
     }
 
-    /// Hears whether the other side lives. It says nothing over this connection.
-    fn hear(&mut self) -> Result<(), Error> {
+    /// Checks whether the other side lives. It says nothing over this connection.
+    fn check_alive(&mut self) -> Result<(), Error> {
         if self.closed {
             return Ok(());
         }
@@ -121,7 +121,7 @@ impl<H: Header> Verbs<H> {
                 window,
                 staged,
             };
-            self.lent.insert(ticket, underway);
+            self.in_flight.insert(ticket, underway);
             let destination = Destination { window, offset: 0 };
             let payload = Payload {
                 ticket,
@@ -150,7 +150,7 @@ impl<H: Header> Verbs<H> {
 
     fn release_sent(&mut self, tickets: Vec<u64>) {
         for ticket in tickets {
-            if let Some(underway) = self.lent.remove(&ticket) {
+            if let Some(underway) = self.in_flight.remove(&ticket) {
                 self.channel.forget(underway.window);
                 if let Some(place) = underway.staged {
                     self.staging.free(place);
@@ -170,8 +170,8 @@ impl<H: Header> Verbs<H> {
         let channel = &mut self.channel;
         let arrived = self.landings.arrived(to, header.payload_bytes(), channel)?;
         if header.is_read_in_place() {
-            let lent = self.landings.take(arrived, channel);
-            return Ok(Received::Frame(header, Some(lent)));
+            let payload = self.landings.take(arrived, channel);
+            return Ok(Received::Frame(header, Some(payload)));
         }
         match place(&header).map_err(Error::Unplaced)? {
             PayloadTarget::Into(mut into) if into.len() == arrived.reading.len() => {
@@ -254,7 +254,7 @@ impl<H: Header> Transport<H> for Verbs<H> {
         left.extend(queued.map(|payload| payload.token));
         // Of what is under way the channel and this side keep the same account.
         self.channel.abandon(&mut Vec::new());
-        left.extend(std::mem::take(&mut self.lent).into_keys());
+        left.extend(std::mem::take(&mut self.in_flight).into_keys());
         self.control.shutdown(Shutdown::Both).ok();
     }
 
@@ -269,7 +269,7 @@ impl<H: Header> Transport<H> for Verbs<H> {
     fn wake(&mut self) -> Result<(), Error> {
         self.queue.quiet();
         self.armed = false;
-        self.hear()
+        self.check_alive()
     }
 
     fn is_polled(&self) -> bool {

@@ -102,7 +102,7 @@ pub struct Port {
     pub link: LinkLayer,
     /// Its LID; 0 on Ethernet.
     pub lid: u16,
-    /// Whether packets need GIDs: on Ethernet always, on InfiniBand where LIDs do not tell its ports apart, as with
+    /// Whether packets need GIDs: on Ethernet always, on InfiniBand where LIDs do not distinguish its ports, as with
     /// virtual functions.
     pub by_gid: bool,
     /// Largest packet, in the code of the verbs: 1 for 256 bytes to 5 for 4096.
@@ -315,7 +315,7 @@ impl DeviceContext {
     fn gid(&self, port: u8, index: u8) -> Option<Gid> {
         // SAFETY: a structure of numbers, of which zero is a valid value.
         let mut entry: abi::GidEntry = unsafe { std::mem::zeroed() };
-        // SAFETY: the device is open; the library fills in the structure, whose size it is told.
+        // SAFETY: the device is open; the library fills in the structure, whose size it knows.
         let status = unsafe {
             (self.library.query_gid)(
                 self.raw.as_ptr(),

@@ -1,4 +1,4 @@
-//! Queue pairs of reliable connections: their ends as peers tell each other, connecting, and posting writes. Nothing
+//! Queue pairs of reliable connections: their ends as peers exchange them, connecting, and posting writes. Nothing
 //! here waits; what became of a request is in the completion queue.
 
 use std::ffi::c_uint;
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_waits_as_long_as_it_is_told_and_not_twice_as_long() {
+    fn a_path_waits_as_long_as_it_is_asked_to_and_not_twice_as_long() {
         for (seconds, expected) in [(0.4, (14, 5)), (10.0, (19, 4)), (60.0, (21, 6))] {
             let wanted = Duration::from_secs_f64(seconds);
             let path = PathOptions::default().lasting(wanted);

@@ -167,7 +167,7 @@ impl CompletionQueue {
         // SAFETY: structures of numbers, of which zero is a valid value.
         let mut batch: [abi::WorkCompletion; BATCH] = unsafe { std::mem::zeroed() };
         loop {
-            // SAFETY: the queue is live, and there is room for as many as the library is told.
+            // SAFETY: the queue is live, and there is room for as many as the library gets.
             let found = unsafe {
                 let ops = &self.context.raw.as_ref().ops;
                 ops.poll_cq

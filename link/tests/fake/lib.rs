@@ -1,6 +1,6 @@
 //! A libibverbs for machines without RDMA, loaded by path in the tests: devices whose queue pairs write into memory of
 //! this very process. It is stricter than devices are (queues have exactly the depth that was asked for, and every
-//! rule of the verbs that we must keep is checked), and it fails when it is told to. How requests travel is in
+//! rule of the verbs that we must keep is checked), and it fails on request. How requests travel is in
 //! `device`; here are the functions that programs call.
 //!
 //! A test that wants a library of its own loads a copy of the file: each has its own state.

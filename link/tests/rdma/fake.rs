@@ -1,4 +1,4 @@
-//! The stand-in library, loaded for one test, and what it can be told to do wrong.
+//! The stand-in library, loaded for one test, and what it can be made to do wrong.
 
 use std::fs;
 use std::path::PathBuf;

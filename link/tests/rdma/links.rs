@@ -79,7 +79,7 @@ pub(crate) fn block(content: &[u8]) -> Arc<Block> {
 
 fn up(number: u64, payload: u32) -> Toy {
     Toy {
-        kind: Kind::Lent,
+        kind: Kind::ReadInPlace,
         ..Toy::copied(number, payload)
     }
 }
@@ -93,7 +93,7 @@ fn push(link: &mut Verbs<Toy>, header: &Toy, payload: Option<(u64, Reading)>) {
     link.push(header, payload).unwrap();
 }
 
-/// Lets both work until there is a frame for the second, whose payload goes there if it is not lent.
+/// Lets both work until there is a frame for the second, whose payload goes there if the link does not keep it.
 fn receive(links: &mut [Verbs<Toy>; 2], into: &Arc<Block>) -> (Toy, Option<Reading>, Vec<u64>) {
     let [from, to] = links;
     let (start, mut left) = (Instant::now(), Vec::new());
@@ -109,16 +109,16 @@ fn receive(links: &mut [Verbs<Toy>; 2], into: &Arc<Block>) -> (Toy, Option<Readi
                 into.write(0..header.payload as usize).unwrap(),
             ))
         };
-        if let Received::Frame(header, lent) = to.receive(&mut place).unwrap() {
+        if let Received::Frame(header, payload) = to.receive(&mut place).unwrap() {
             to.flush(&mut Vec::new()).unwrap();
-            return (header, lent, left);
+            return (header, payload, left);
         }
         to.flush(&mut Vec::new()).unwrap();
     }
 }
 
 #[test]
-fn what_goes_up_is_lent_and_what_goes_down_is_put_in_its_place() {
+fn what_goes_up_is_read_in_place_and_what_goes_down_is_put_in_its_place() {
     let fake = Fake::new();
     let mut links = links(&fake);
     let (part, result) = (block(b"a part"), block(&[0; 100]));
@@ -127,9 +127,9 @@ fn what_goes_up_is_lent_and_what_goes_down_is_put_in_its_place() {
         &up(0, 6),
         Some((7, part.read(0..6).unwrap())),
     );
-    let (header, lent, _) = receive(&mut links, &result);
+    let (header, payload, _) = receive(&mut links, &result);
     assert_eq!(header, up(0, 6));
-    assert_eq!(lent.as_deref(), Some(&b"a part"[..]));
+    assert_eq!(payload.as_deref(), Some(&b"a part"[..]));
     push(
         &mut links[0],
         &down(1, 4),
@@ -138,7 +138,11 @@ fn what_goes_up_is_lent_and_what_goes_down_is_put_in_its_place() {
     let (header, none, _) = receive(&mut links, &result);
     assert!(header == down(1, 4) && none.is_none());
     assert_eq!(&result.read(0..4).unwrap()[..], b"part");
-    assert_eq!(lent.as_deref(), Some(&b"a part"[..]), "it is overwritten");
+    assert_eq!(
+        payload.as_deref(),
+        Some(&b"a part"[..]),
+        "it is overwritten"
+    );
     assert!(links[0].is_flushed() && links[0].receives_in_place() && links[0].is_polled());
     let (sent, received) = (links[0].take_traffic(), links[1].take_traffic());
     assert!(sent.0 > 10 && sent.0 == received.1, "{sent:?} {received:?}");
@@ -185,14 +189,14 @@ pub(crate) fn everything_crosses(library: &Arc<VerbsLibrary>, devices: [&str; 2]
                     result.write(0..header.payload as usize).unwrap(),
                 ))
             };
-            let Received::Frame(header, lent) = links[at].receive(&mut place).unwrap() else {
+            let Received::Frame(header, payload) = links[at].receive(&mut place).unwrap() else {
                 continue;
             };
             let number = came[at];
             assert_eq!(header.number, number, "frames are out of order");
             let expected = &content[range(number)];
-            match lent {
-                Some(lent) => drop(kept[at].insert(number, lent)),
+            match payload {
+                Some(payload) => drop(kept[at].insert(number, payload)),
                 None if header.payload > 0 => {
                     let into = result.read(0..expected.len()).unwrap();
                     assert!(into[..] == *expected, "frame {number} is damaged");
@@ -203,9 +207,9 @@ pub(crate) fn everything_crosses(library: &Arc<VerbsLibrary>, devices: [&str; 2]
             while let Some(oldest) = kept[at].first_entry()
                 && oldest.key() + 30 < number
             {
-                let (number, lent) = oldest.remove_entry();
+                let (number, payload) = oldest.remove_entry();
                 assert!(
-                    lent[..] == content[range(number)],
+                    payload[..] == content[range(number)],
                     "frame {number} is damaged"
                 );
             }
@@ -233,10 +237,10 @@ fn frames_cross_in_order_whole_and_are_kept_as_long_as_they_are_read() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_copied_and_somebody_is_told() {
+fn what_cannot_be_registered_is_copied_and_reported() {
     let fake = Fake::new();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let says = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let says = Arc::clone(&reported);
     let one = adapter_with(&fake.library, "fake0", move |error| {
         says.lock().unwrap().push(error.to_string());
     });
@@ -265,9 +269,9 @@ fn what_cannot_be_registered_is_copied_and_somebody_is_told() {
         links[0].flush(&mut left).unwrap();
     }
     assert_eq!(left, [0, 1, 2, 3, 4, 5]);
-    let told = told.lock().unwrap();
-    assert_eq!(told.len(), 1, "asked for once: {told:?}");
-    assert!(told[0].starts_with("failed to "), "{told:?}");
+    let reported = reported.lock().unwrap();
+    assert_eq!(reported.len(), 1, "asked for once: {reported:?}");
+    assert!(reported[0].starts_with("failed to "), "{reported:?}");
 }
 
 /// Of both sides' memory that peers write to: the flags of landings, and those of rings.
@@ -359,7 +363,7 @@ fn a_request_that_fails_ends_the_link_with_the_reason_and_every_token_comes_back
     one.abandon(&mut left);
     left.sort_unstable();
     assert_eq!(left, (0..40).collect::<Vec<_>>());
-    // What others lend is theirs again.
+    // What others own is theirs again.
     part.write(0..6).unwrap();
 }
 

@@ -153,7 +153,7 @@ pub(crate) fn header(number: u64, payload: u32) -> Toy {
     Toy::copied(number, payload)
 }
 
-/// Connects two ends, which tell each other nothing but invitations.
+/// Connects two ends, which exchange nothing but invitations.
 pub(crate) fn connect(one: &mut End, other: &mut End, path: PathOptions) {
     let invitations = [&one.channel, &other.channel].map(|channel| channel.invitation().unwrap());
     one.channel.connect(&invitations[1], path).unwrap();

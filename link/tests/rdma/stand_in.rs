@@ -25,7 +25,7 @@ fn words(result: Result<impl Sized, Error>) -> String {
 }
 
 #[test]
-fn a_missing_library_an_old_one_and_no_device_are_told_in_a_sentence() {
+fn a_missing_library_an_old_one_and_no_device_are_errors_of_one_sentence() {
     let missing = words(VerbsLibrary::load(Some(
         "/nowhere/libibverbs.so.1".as_ref(),
     )));
@@ -110,7 +110,7 @@ fn a_device_is_found_by_name_by_address_and_by_whether_its_port_is_up() {
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_told_with_the_reason() {
+fn memory_that_cannot_be_registered_is_an_error_with_the_reason() {
     let fake = Fake::new();
     let [node, _] = fake.nodes();
     let segment = Segment::create("test", MEBIBYTE, Writers::Everybody).unwrap();
@@ -365,7 +365,7 @@ fn full_queues_are_errors_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn a_completion_queue_that_overruns_is_told() {
+fn a_completion_queue_that_overruns_is_an_error() {
     let fake = Fake::new();
     let [one, other] = fake.nodes();
     let queue = CompletionQueue::new(&one.context, 1).unwrap();

@@ -57,7 +57,7 @@ pub(crate) enum Kind {
     /// Its payload is copied to its place.
     Copied,
     /// Its payload is read where it lies.
-    Lent,
+    ReadInPlace,
     /// It has none, and may overtake.
     Urgent,
 }
@@ -94,7 +94,7 @@ impl Header for Toy {
     fn encode(&self, into: &mut [u8]) {
         let kind = match self.kind {
             Kind::Copied => 1,
-            Kind::Lent => 2,
+            Kind::ReadInPlace => 2,
             Kind::Urgent => 3,
         };
         into[..3].copy_from_slice(&MAGIC);
@@ -106,7 +106,7 @@ impl Header for Toy {
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let kind = match bytes.strip_prefix(&MAGIC) {
             Some([1, ..]) => Kind::Copied,
-            Some([2, ..]) => Kind::Lent,
+            Some([2, ..]) => Kind::ReadInPlace,
             Some([3, ..]) => Kind::Urgent,
             _ => return Err("failed to parse a toy: it does not begin as one".to_owned()),
         };
@@ -127,7 +127,7 @@ impl Header for Toy {
     }
 
     fn is_read_in_place(&self) -> bool {
-        self.kind == Kind::Lent
+        self.kind == Kind::ReadInPlace
     }
 
     fn may_overtake(&self) -> bool {

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_is_ended_has_told_its_tests() {
+    fn a_stage_that_is_ended_has_reported_its_tests() {
         let (sender, orders) = channel();
         let watchdog = Watchdog::obeying(LONG, orders);
         let done = env::temp_dir().join(format!("fireflyer-stage-{}", process::id()));

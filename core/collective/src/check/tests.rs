@@ -112,7 +112,7 @@ fn sampled_gatherings_of_up_to_1250_nodes_hold() {
     });
 }
 
-/// Nothing goes down an edge but what is for somebody below it, and what tells all that it is over.
+/// Nothing goes down an edge but what is for somebody below it, and what announces to all that it is over.
 #[test]
 fn what_is_shared_out_goes_down_to_those_it_is_for_and_nobody_else() {
     for nodes in [2, 5, 16] {

@@ -34,7 +34,7 @@ impl Lanes for Avx2 {
         fn stream(to: *mut u8, value: R) { _mm256_stream_si256(to.cast(), value) }
         fn fence() { _mm_sfence() }
         fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
-        // Intel's intrinsic becomes a prefetch for reading where the compiler is not told of the instruction. Processors
+        // Intel's intrinsic becomes a prefetch for reading where the compiler may not use the instruction. Processors
         // of these sets that do not have it take it for no operation.
         fn prefetch_to_write(to: *const u8) {
             asm!("prefetchw [{}]", in(reg) to, options(nostack, readonly, preserves_flags));

@@ -106,7 +106,7 @@ impl<L: Lanes> Vector for E5m2<L> {
 }
 
 /// e4m3 divided by 256 has the bias of f16, hence the place of its bits in one: without infinity and NaN, which sums
-/// of e4m3 do not need. What the largest magnitude among an element's sources was tells whether one was NaN.
+/// of e4m3 do not need. The largest magnitude among an element's sources shows whether one was NaN.
 const E4M3_BY_256: Narrow = Narrow {
     fraction: float::E4M3.fraction,
     bias: float::F16.bias,

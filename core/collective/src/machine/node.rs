@@ -180,7 +180,7 @@ impl Node {
         });
     }
 
-    /// Ends the epoch: tells the shell, and all neighbours once. `from`: the neighbour who said so, who needs no
+    /// Ends the epoch: reports it to the shell, and to all neighbours once. `from`: the neighbour who said so, who needs no
     /// answer. The groups stop when the input at hand is dealt with.
     pub(super) fn break_with(&mut self, broken: Broken, from: Option<usize>) {
         if self.broken.is_some() {

@@ -42,7 +42,7 @@ struct Opening {
     meant: Option<Meant>,
     /// Whether this node has begun the group.
     begun: bool,
-    /// What local ranks have said and nobody else needs to hear as long as they agree.
+    /// What local ranks have said and nobody else needs to know as long as they agree.
     unsaid: Vec<Claimed>,
     /// Children that have passed something up.
     below: BTreeSet<usize>,
@@ -300,7 +300,7 @@ impl Machine {
         }
     }
 
-    /// Tells the ranks of a group that all have opened, once its links stand.
+    /// Reports to the ranks of a group that all have opened, once its links are up.
     fn stand(&mut self, id: GroupId) {
         let agreed = self.openings.open.get(&id).is_some_and(|one| one.agreed);
         let Some(group) = self.groups.get_mut(&id).filter(|_| agreed) else {
@@ -420,7 +420,7 @@ impl Machine {
     }
 }
 
-/// FNV-1a over the ranks: tells lists apart that differ by mistake.
+/// FNV-1a over the ranks: distinguishes lists that differ by mistake.
 fn checksum(ranks: &[u32], replicated: bool) -> u64 {
     let words = ranks.iter().copied().chain([u32::from(replicated)]);
     words.fold(0xcbf2_9ce4_8422_2325, |sum, word| {

@@ -244,7 +244,7 @@ impl Retention {
         news
     }
 
-    /// The group is over here: those below learn now what they would never hear any more.
+    /// The group is over here: those below learn now what nobody would send them any more.
     pub(super) fn send_last_watermarks(&mut self, view: &GroupView, node: &mut Node) {
         let everywhere = self.everywhere;
         for (peer, sent) in self.sent_down.clone() {

@@ -86,7 +86,7 @@ fn what_is_served_is_written_only_where_it_is_not_yet() {
 /// Everybody else may have it and have delivered it while it is still on its way to one that holds it, where nobody
 /// keeps it for others any more.
 #[test]
-fn what_is_served_is_not_written_where_it_lay_before_although_all_were_told() {
+fn what_is_served_is_not_written_where_it_lay_before_although_it_was_delivered_to_all() {
     let mut machine = second_of_two(served(8, true), Some(held(8)));
     let fence = machine.node.config.fence;
     let watermark = Watermark {
@@ -108,7 +108,7 @@ fn what_is_served_is_not_written_where_it_lay_before_although_all_were_told() {
 
 // REC-10: who serves others has what it says it has.
 #[test]
-fn who_forgot_what_its_ranks_were_told_holds_it_only_where_there_are_no_bytes() {
+fn who_forgot_what_was_delivered_to_its_ranks_holds_it_only_where_there_are_no_bytes() {
     for (bytes, complete) in [(8, false), (0, true)] {
         let machine = second_of_two(served(bytes, false), None);
         let report = &machine.report()[0];
@@ -118,7 +118,7 @@ fn who_forgot_what_its_ranks_were_told_holds_it_only_where_there_are_no_bytes() 
 }
 
 #[test]
-fn a_served_operation_is_over_where_all_ranks_were_told_before() {
+fn a_served_operation_is_over_where_it_was_delivered_to_all_ranks_before() {
     let mut machine = second_of_two(served(8, true), Some(held(8)));
     let fence = machine.node.config.fence;
     let mut effects = Vec::new();
@@ -147,7 +147,7 @@ fn a_served_operation_is_over_where_all_ranks_were_told_before() {
 }
 
 #[test]
-fn what_was_told_everywhere_before_it_came_by_is_released() {
+fn what_was_delivered_everywhere_before_it_arrived_is_released() {
     let mut machine = second_of_two(served(8, true), Some(held(8)));
     let fence = machine.node.config.fence;
     let watermark = Watermark {
@@ -443,7 +443,7 @@ fn a_group_of_other_ranks_does_not_begin_where_one_of_the_same_number_ended() {
 
 /// Of a group of ranks on two nodes, of which one is lost, some on the other have the answer that it cannot be opened.
 #[test]
-fn who_opens_a_group_late_and_alone_on_its_node_hears_that_others_were_told_it_is_none() {
+fn who_opens_a_group_late_and_alone_on_its_node_gets_the_refusal_that_others_got() {
     let opener = Opener {
         rank: 0,
         size: 3,
@@ -499,12 +499,12 @@ fn a_neighbour_whose_frame_takes_long_to_come_in_is_no_suspect() {
         ..config()
     };
     let step = config.timing.heartbeat;
-    let silences = |hears: bool| {
+    let silences = |receives: bool| {
         let mut machine = Machine::new(config.clone(), Duration::ZERO);
         let mut effects = Vec::new();
         // A chunk for twice as long as silence may last.
         for at in 1..=80 {
-            if hears {
+            if receives {
                 machine.on_alive(at * step, 1, &mut effects);
             }
             machine.handle(at * step, Input::Tick, &mut effects);

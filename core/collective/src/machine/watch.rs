@@ -61,7 +61,7 @@ impl Node {
         due.min().unwrap_or(Duration::MAX)
     }
 
-    /// Looks after every link. Returns the peers that should hear something.
+    /// Looks after every link. Returns the peers that need a heartbeat.
     pub(super) fn watch(&mut self) -> Vec<usize> {
         // Frames received and sent since then only put it off.
         if self.broken.is_some() || self.leaving == Leaving::Left || self.now < self.due {

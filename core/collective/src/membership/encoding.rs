@@ -361,7 +361,7 @@ impl<T: Messages> Decoder<T> {
     /// The next whole message, if it is there. Those of kinds that this release does not know are skipped.
     #[expect(
         clippy::should_implement_trait,
-        reason = "an iterator could not tell `not yet` from `the stream is broken`"
+        reason = "an iterator could not distinguish `not yet` from `the stream is broken`"
     )]
     pub fn next(&mut self) -> Result<Option<T>, Error> {
         loop {

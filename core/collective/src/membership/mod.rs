@@ -53,8 +53,8 @@ struct Member {
 /// How far this leader has brought the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It has sent nobody anything about it.
-    Heard,
+    /// It waits for the members to connect, and has sent them nothing about it.
+    Gathering,
     /// The roster was sent to everybody.
     Introduced,
     /// Everybody was sent the start.
@@ -117,7 +117,7 @@ impl Membership {
         let mut membership = Self {
             nodes,
             epoch,
-            stage: Stage::Heard,
+            stage: Stage::Gathering,
             now,
             began: now,
             recovery,
@@ -273,15 +273,17 @@ impl Membership {
                     missing: self.awaited(),
                 },
                 (Stage::Proposing, ..) => GangPhase::Proposing,
-                (Stage::Heard | Stage::Introduced | Stage::Started, _, true) => GangPhase::Running,
-                (Stage::Heard | Stage::Introduced | Stage::Started, true, false) => {
+                (Stage::Gathering | Stage::Introduced | Stage::Started, _, true) => {
+                    GangPhase::Running
+                }
+                (Stage::Gathering | Stage::Introduced | Stage::Started, true, false) => {
                     GangPhase::Connecting {
                         missing: self.ranks_where(|member| {
                             member.is_none_or(|member| !self.has_joined(member))
                         }),
                     }
                 }
-                (Stage::Heard | Stage::Introduced | Stage::Started, false, false) => {
+                (Stage::Gathering | Stage::Introduced | Stage::Started, false, false) => {
                     GangPhase::Gathering {
                         missing: self.ranks_where(|member| member.is_none()),
                     }
@@ -355,7 +357,7 @@ impl Membership {
             Some(theirs) if theirs > self.epoch => {
                 // An earlier leader got further than this one knows.
                 self.epoch = theirs;
-                self.stage = Stage::Heard;
+                self.stage = Stage::Gathering;
                 self.count();
             }
             Some(_ours) => {}
@@ -375,7 +377,7 @@ impl Membership {
         };
         let earlier = self.insert(rank, member);
         self.connections.insert(connection, rank);
-        // Whom it still finds frozen it says again; of a recovery in between it could not tell.
+        // It reports again whom it still finds frozen; of a recovery in between it knows nothing.
         self.changes += u64::from(self.suspects.thaw_all(rank));
         if let Some(old) = earlier.and_then(|earlier| earlier.connection)
             && old != connection
@@ -449,7 +451,7 @@ impl Membership {
     fn start_if_all_are_there(&mut self, effects: &mut Vec<MembershipEffect>) {
         let all = self.there == self.size();
         let before = match self.stage {
-            Stage::Heard | Stage::Introduced => true,
+            Stage::Gathering | Stage::Introduced => true,
             Stage::Started | Stage::Stopping | Stage::Proposing => false,
         };
         if all && self.broken.is_none() && before {
@@ -538,5 +540,7 @@ impl Membership {
 
 #[cfg(test)]
 mod recover_tests;
+#[cfg(test)]
+mod report_tests;
 #[cfg(test)]
 mod tests;

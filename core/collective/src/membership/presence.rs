@@ -2,7 +2,7 @@
 
 use super::{Break, Connection, Member, Membership, QUIET, Stage};
 
-/// What [`Effect::Changed`] tells of, so small that it is compared after each event: lists are as new as their counts.
+/// What [`Effect::Changed`] is about, so small that it is compared after each event: lists are as new as their counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
     epoch: u64,

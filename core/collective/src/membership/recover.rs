@@ -183,7 +183,7 @@ impl Membership {
         self.recovery.since = self.now;
         self.changes += u64::from(!self.suspects.is_empty());
         self.suspects.clear();
-        self.stage = Stage::Heard;
+        self.stage = Stage::Gathering;
         let ranks = self.members.keys().copied();
         let others: Vec<u32> = ranks.filter(|&rank| !self.is_member(rank)).collect();
         for rank in others {
@@ -266,7 +266,7 @@ impl Membership {
                 self.revoke_newly(connection, effects);
                 return;
             }
-            Stage::Heard => {
+            Stage::Gathering => {
                 self.introduce_if_all_are_known(effects);
                 return;
             }
@@ -308,7 +308,7 @@ impl Membership {
         }
         match self.stage {
             Stage::Stopping => {}
-            Stage::Heard | Stage::Introduced | Stage::Started => self.stop(effects),
+            Stage::Gathering | Stage::Introduced | Stage::Started => self.stop(effects),
             Stage::Proposing => return,
         }
         let stopped = Stopped { report, reach };
@@ -383,14 +383,16 @@ impl Membership {
             self.count_failed_joins();
         }
         match self.stage {
-            Stage::Heard | Stage::Introduced if self.is_troubled() || late => self.stop(effects),
+            Stage::Gathering | Stage::Introduced if self.is_troubled() || late => {
+                self.stop(effects);
+            }
             Stage::Started if self.is_troubled() => self.stop(effects),
             Stage::Proposing if late => {
                 if let Some(commit) = self.recovery.proposed.clone() {
                     self.propose(commit, effects);
                 }
             }
-            Stage::Heard
+            Stage::Gathering
             | Stage::Introduced
             | Stage::Started
             | Stage::Stopping
@@ -408,8 +410,8 @@ impl Membership {
     fn patience(&self) -> Duration {
         match self.stage {
             // Members dial a new leader within some seconds. While all that did are in the epoch, nobody is missed.
-            Stage::Heard if self.joined == self.members.len() => Duration::MAX,
-            Stage::Heard => self.recovery.policy.peer_loss,
+            Stage::Gathering if self.joined == self.members.len() => Duration::MAX,
+            Stage::Gathering => self.recovery.policy.peer_loss,
             Stage::Introduced => JOIN,
             Stage::Proposing => RETRY,
             Stage::Started | Stage::Stopping => Duration::MAX,
@@ -430,14 +432,14 @@ impl Membership {
         let limit = self.recovery.policy.peer_loss;
         let stopping = self.recovery.since + limit;
         // A member that never connected to this leader gets its time from the beginning.
-        let heard = self
+        let last = self
             .members
             .get(&rank)
             .map_or(self.began, |one| one.last_heartbeat);
         let deadline = if self.is_missed(rank) {
-            (heard + limit).min(stopping)
+            (last + limit).min(stopping)
         } else {
-            stopping // Only this leader does not hear it: it will dial again.
+            stopping // Only this leader does not reach it: it will dial again.
         };
         deadline.max(self.recovery.woke + PAUSE)
     }
@@ -556,7 +558,7 @@ impl Membership {
         }
         let wake = match self.stage {
             Stage::Started => None,
-            Stage::Heard | Stage::Introduced | Stage::Proposing => {
+            Stage::Gathering | Stage::Introduced | Stage::Proposing => {
                 self.waits_since().checked_add(self.patience())
             }
             Stage::Stopping => {
@@ -566,7 +568,7 @@ impl Membership {
                 deadlines.min().or((self.now < settled).then_some(settled))
             }
         };
-        // Often enough to tell a pause of this leader from silence.
+        // Often enough to distinguish a pause of this leader from silence.
         wake.map(|wake| wake.min(self.now + LOOK))
     }
 }

@@ -149,7 +149,7 @@ fn nobody_goes_before_the_start_is_written_down() {
     assert_eq!(proposed(&gang.stopped(0, 1, &[])), None);
     let effects = gang.stopped(2, 1, &[]);
     assert_eq!(proposed(&effects), Some((2, vec![0, 2], Some(1))));
-    assert_eq!(sent(&effects), [], "before the commit nobody hears of it");
+    assert_eq!(sent(&effects), [], "before the commit nobody learns of it");
     let effects = gang.handle(MembershipEvent::Committed { epoch: 2 });
     let out = MembershipMessage::Refused(HelloRefusal::Out { rank: 1, epoch: 2 });
     assert!(sent(&effects).contains(&(connection(1), &out)));
@@ -159,7 +159,7 @@ fn nobody_goes_before_the_start_is_written_down() {
     assert_eq!(gang.membership.view().members, [0, 2]);
 }
 
-// REC-9: who only this leader does not hear is not put out at once.
+// REC-9: who only this leader does not reach is not put out at once.
 #[test]
 fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
     let mut gang = Gang::new(4);
@@ -258,7 +258,7 @@ fn epochs_that_lead_nowhere_end_the_attempt() {
 }
 
 #[test]
-fn a_commit_that_was_taken_unheard_is_taken_over() {
+fn a_commit_that_was_stored_without_an_answer_is_taken_over() {
     let mut gang = Gang::new(2);
     gang.stopped(0, 1, &[]);
     let effects = gang.stopped(1, 1, &[]);
@@ -435,5 +435,9 @@ fn a_rank_suspects_no_more_others_than_it_can_have_links_to() {
     });
     assert_eq!(suspects(&gang), most);
     suspect(&mut gang, 0, 501);
-    assert_eq!(suspects(&gang), most + 1, "whom it hears again makes room");
+    assert_eq!(
+        suspects(&gang),
+        most + 1,
+        "whom it reaches again makes room"
+    );
 }

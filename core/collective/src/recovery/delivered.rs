@@ -33,7 +33,7 @@ pub(crate) fn is_over(ranks: &[Option<OpenedGroup>], base: Option<OpId>) -> bool
 }
 
 impl GroupReport {
-    /// The report of a node that holds nothing, from `told_each`.
+    /// The report of a node that holds nothing, from `delivered_each`.
     #[must_use]
     pub fn of_delivered(group: GroupId, delivered: &[OpId]) -> Self {
         Self {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_heard_that_a_group_is_open_was_told_nothing_in_it() {
+    fn nothing_was_delivered_in_a_group_to_who_does_not_know_that_it_is_open() {
         let delivered = delivered_each(&[Some(open(0)), None]);
         assert_eq!(delivered, [0, 0]);
         let report = GroupReport::of_delivered(3, &delivered_each(&[Some(open(7)), Some(open(4))]));
@@ -80,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_forgotten_a_group_that_another_remembers_as_closed_was_told_its_end() {
+    fn the_end_of_a_closed_group_was_delivered_to_who_has_forgotten_it() {
         assert_eq!(delivered_each(&[None, CLOSED, None]), [5, 5, 5]);
         assert_eq!(delivered_each(&[Some(open(4)), CLOSED]), [4, 5]);
     }
 
     #[test]
-    fn a_group_is_over_when_all_that_know_it_closed_it_and_everybody_was_told() {
+    fn a_group_is_over_when_all_that_know_it_closed_it_and_everything_was_delivered() {
         assert!(is_over(&[CLOSED, None], None));
         assert!(is_over(&[CLOSED], Some(5)));
         assert!(!is_over(&[CLOSED], Some(4)), "it was not delivered to all");

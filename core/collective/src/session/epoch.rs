@@ -80,11 +80,11 @@ impl<T> Sessions<T> {
         if let Some(start) = Start::of_refused(resume) {
             return Some(start);
         }
-        let told = delivered_each(&self.known(resume.group));
+        let delivered = delivered_each(&self.known(resume.group));
         let held = self.report.iter().find(|of| of.group == resume.group);
-        (!told.is_empty()).then(|| Start {
+        (!delivered.is_empty()).then(|| Start {
             resume: resume.within(members),
-            delivered: told,
+            delivered,
             retained: held.map_or_else(Vec::new, |of| of.retained.clone()),
         })
     }

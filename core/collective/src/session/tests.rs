@@ -88,9 +88,9 @@ fn calls_are_taken_up_in_their_order_and_called_again_until_they_end() {
         [barrier(WORLD, 0)],
         "c waits for its turn"
     );
-    let told = GroupReport::of_delivered(WORLD, &[1, 0]);
+    let report = GroupReport::of_delivered(WORLD, &[1, 0]);
     sessions.expect(BTreeSet::new());
-    assert_eq!(sessions.report(&EpochReport::new()), Some(vec![told]));
+    assert_eq!(sessions.report(&EpochReport::new()), Some(vec![report]));
 }
 
 #[test]

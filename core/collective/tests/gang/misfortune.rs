@@ -108,7 +108,7 @@ fn cause(world: &mut World, rng: &mut Rng, misfortune: Misfortune) -> Blame {
             let Timing {
                 lost, heartbeat, ..
             } = Timing::default();
-            // When it was heard last depends on when it last had something to say.
+            // When it was last seen alive depends on when it last had something to send.
             if nodes == 1 || frozen_for + heartbeat < lost {
                 Blame::Nothing
             } else if frozen_for < lost + heartbeat {

@@ -372,7 +372,7 @@ fn a_call_that_one_node_refuses_is_one_error_on_every_rank_and_the_next_is_the_n
     for_each_seed(20, |rng| {
         let nodes = 1 + rng.below(12);
         let setup = Setup::random(rng, nodes);
-        // Equal calls: only their order tells them apart.
+        // Equal calls: only their order distinguishes them.
         let mut world = World::new(rng, setup, &[sum(300); 5]);
         let ranks = 0..world.clients.len() as u32;
         let rank = rng.below(world.clients.len()) as u32;

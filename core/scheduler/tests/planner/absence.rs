@@ -198,7 +198,7 @@ fn of_many_things_that_are_not_seen_all_are_confirmed_in_the_end() {
 }
 
 #[test]
-fn a_gang_has_not_left_before_it_is_sure_that_nobody_can_tell_what_was_saved() {
+fn a_gang_has_not_left_before_it_is_sure_that_nobody_knows_what_was_saved() {
     let mut snapshot = running(2);
     snapshot.jobs[0].suspend = true;
     snapshot.jobs[0].status.phase = JobPhase::Interrupting;

@@ -117,7 +117,7 @@ fn wait(source: &impl AsFd, limit: Duration) {
     rustix::event::poll(&mut fds, limit.as_ref()).ok();
 }
 
-/// Tells the other side whether this one is done with a step, and learns whether both are.
+/// Sends the other side whether this one is done with a step, and learns whether both are.
 fn both(stream: &mut TcpStream, done: bool) -> io::Result<bool> {
     stream.write_all(&[done.into()])?;
     let mut theirs = [0];

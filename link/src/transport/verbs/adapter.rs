@@ -32,7 +32,7 @@ pub struct AdapterChoice {
     pub gid: GidChoice,
     /// Service level, traffic class, and how long a peer may be silent.
     pub path: PathOptions,
-    /// Whether it may write payload in any order. What tells of the payload is always written after it.
+    /// Whether it may write payload in any order. The announcement of the payload is always written after it.
     pub relaxed_ordering: bool,
     /// Where what it writes and reads comes to lie.
     pub home: MemoryPolicy,
@@ -51,7 +51,7 @@ impl Default for AdapterChoice {
     }
 }
 
-/// Is told when memory could not be registered. What lies in it is copied before it is sent.
+/// Is called when memory could not be registered. What lies in it is copied before it is sent.
 pub type Trouble = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// By the blocks' numbers; no region for one that could not be registered, or is not yet.

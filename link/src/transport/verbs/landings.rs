@@ -1,5 +1,5 @@
 //! Where a peer writes payload: places of one chunk each, announced to it one by one as windows that it fills in this
-//! order, each once. What arrives is lent from its place, which is announced again when nobody reads it any more.
+//! order, each once. What arrives is read in its place, which is announced again when nobody reads it any more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::segment::{Segment, Writers};
 use crate::verbs::channel::{self, Destination, RdmaChannel};
 use crate::verbs::{Access, RegisteredRegion};
 
-/// Slabs of one link at most. Each operation in flight lends less than a slab.
+/// Slabs of one link at most. Each operation in flight uses less than a slab.
 const SLABS_LIMIT: usize = 64;
 
 /// Places in one segment.
@@ -40,12 +40,12 @@ pub(super) struct Landings {
     slabs: Vec<Slab>,
     /// Announced and not filled, in order. The peer may write there at any time, which nobody else may.
     announced: VecDeque<(Landing, Writing)>,
-    /// Lent.
-    lent: Vec<Landing>,
-    /// Told apart from the names of the other side's windows by their lowest bit.
+    /// Places that are being read.
+    in_use: Vec<Landing>,
+    /// Distinguished from the names of the other side's windows by their lowest bit.
     parity: u64,
     /// Windows that were announced, and that were filled.
-    told: u64,
+    announcements: u64,
     filled: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) const fn window(number: u64, parity: u64) -> u64 {
 }
 
 impl Landings {
-    /// `places` places of `bytes` each, more if that many are lent.
+    /// `places` places of `bytes` each, more if that many are read.
     pub(super) fn new<H: Header>(
         adapter: &Arc<Adapter>,
         bytes: usize,
@@ -69,9 +69,9 @@ impl Landings {
             places,
             slabs: Vec::new(),
             announced: VecDeque::new(),
-            lent: Vec::new(),
+            in_use: Vec::new(),
             parity,
-            told: 0,
+            announcements: 0,
             filled: 0,
         };
         landings.grow(channel)?;
@@ -108,13 +108,13 @@ impl Landings {
         let remote = region
             .remote(place.start as u64, self.bytes as u64)
             .map_err(channel::Error::from)?;
-        channel.announce(window(self.told, self.parity), remote)?;
-        self.told += 1;
+        channel.announce(window(self.announcements, self.parity), remote)?;
+        self.announcements += 1;
         self.announced.push_back((place, writing));
         Ok(())
     }
 
-    /// A payload has arrived. It must be given to `lend` or `free` then.
+    /// A payload has arrived. It must be given to `take` or `free` then.
     pub(super) fn arrived<H: Header>(
         &mut self,
         to: Destination,
@@ -152,7 +152,7 @@ impl Landings {
         arrived: Arrived,
         channel: &mut RdmaChannel<H>,
     ) -> Reading {
-        self.lent.push(arrived.place);
+        self.in_use.push(arrived.place);
         // The peer must not wait for a place because this node does for something else. Where there can be none
         // it waits until places come back.
         if 2 * self.announced.len() < self.places && self.slabs.len() < SLABS_LIMIT {
@@ -163,12 +163,12 @@ impl Landings {
 
     /// Announces again what nobody reads any more.
     pub(super) fn reclaim<H: Header>(&mut self, channel: &mut RdmaChannel<H>) -> Result<(), Error> {
-        for place in std::mem::take(&mut self.lent) {
+        for place in std::mem::take(&mut self.in_use) {
             let range = place.start..place.start + self.bytes;
             if self.slabs[place.slab].block.write(range).is_ok() {
                 self.announce(place, channel)?;
             } else {
-                self.lent.push(place);
+                self.in_use.push(place);
             }
         }
         Ok(())

@@ -114,7 +114,7 @@ impl<H: Header> Opening<H> {
             control,
             poll,
             waiting: VecDeque::new(),
-            lent: super::InFlight::default(),
+            in_flight: super::InFlight::default(),
             completions: VecDeque::new(),
             sent: 0,
             left: Vec::new(),

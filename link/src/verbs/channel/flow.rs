@@ -135,7 +135,7 @@ struct Batch {
 #[derive(Debug)]
 pub(super) struct Flow<S, H> {
     limits: Limits,
-    /// Go before frames: were both sides' frames to wait for windows, nobody would hear of any.
+    /// Go before frames: were both sides' frames to wait for windows, nobody would learn of any.
     announcements: VecDeque<Content<H>>,
     waiting: VecDeque<Outgoing<S, H>>,
     /// The payload of the first that waits is posted, its header is not.
@@ -145,7 +145,7 @@ pub(super) struct Flow<S, H> {
     read: u64,
     /// Slots that we have read, and of them those that the peer knows of.
     taken: u64,
-    told: u64,
+    reported: u64,
     /// What the peer has announced.
     windows: BTreeMap<u64, Option<Remote>>,
     /// What we have announced, with its length.
@@ -165,7 +165,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
             written: 0,
             read: 0,
             taken: 0,
-            told: 0,
+            reported: 0,
             windows: BTreeMap::new(),
             announced: BTreeMap::new(),
             room: limits.sends,
@@ -192,7 +192,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
         Ok(())
     }
 
-    /// Tells the peer where to put payload under this name, before any frame that is queued later. Without a
+    /// Announces to the peer where to put payload under this name, before any frame that is queued later. Without a
     /// place, payload is not wanted.
     pub(super) fn announce(
         &mut self,
@@ -261,10 +261,10 @@ impl<S: Clone, H: Header> Flow<S, H> {
             return Ok(None);
         }
         // First, because the peer may be waiting for it.
-        if self.taken - self.told >= u64::from(self.limits.slots / 2) {
-            self.told = self.taken;
+        if self.taken - self.reported >= u64::from(self.limits.slots / 2) {
+            self.reported = self.taken;
             let id = self.count_write(false);
-            let count = self.told;
+            let count = self.reported;
             return Ok(Some(Post::Credit { count, id }));
         }
         if self.written - self.read >= self.limits.slots.into() {

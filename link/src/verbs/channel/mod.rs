@@ -146,7 +146,7 @@ impl Invitation {
 /// A payload that goes with a frame; its length is in the header.
 #[derive(Debug)]
 pub struct Payload {
-    /// What is told when the source may be overwritten.
+    /// What is notified when the source may be overwritten.
     pub ticket: u64,
     /// Where it is.
     pub source: RegionSource,
@@ -263,12 +263,12 @@ impl<H: Header> RdmaChannel<H> {
         Ok(self.flow.push(header, payload)?)
     }
 
-    /// Tells the peer to put payload for this window there, before any frame that is pushed later.
+    /// Asks the peer to put payload for this window there, before any frame that is pushed later.
     pub fn announce(&mut self, window: u64, remote: Remote) -> Result<(), Error> {
         Ok(self.flow.announce(window, Some(remote))?)
     }
 
-    /// Tells the peer that payload for this window is not wanted: its frames come without.
+    /// Announces to the peer that payload for this window is not wanted: its frames come without.
     pub fn refuse(&mut self, window: u64) -> Result<(), Error> {
         Ok(self.flow.announce(window, None)?)
     }

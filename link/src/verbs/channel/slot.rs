@@ -173,7 +173,7 @@ impl Signal {
         }
     }
 
-    /// What is meant, given that the slot comes `next` and that `read` slots were read when last heard: of a
+    /// What is meant, given that the slot comes `next` and that `read` slots were read by its last report: of a
     /// count, only the lower bits travel.
     pub(super) fn decode(number: u32, next: u64, read: u64) -> Self {
         let count = u64::from(number & COUNT_MASK);

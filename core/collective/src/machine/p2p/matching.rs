@@ -48,7 +48,7 @@ impl P2p {
         }
     }
 
-    /// Tells the node of the rank that sends what is expected of it.
+    /// Announces to the sending node what is expected of it.
     pub(super) fn ask_for(
         &mut self,
         view: &GroupView,

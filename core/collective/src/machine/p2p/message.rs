@@ -24,7 +24,7 @@ impl PairCall {
         }
     }
 
-    /// Tells the node of the rank that receives what the other has called instead.
+    /// Reports to the receiving node what the other has called instead.
     pub(super) const fn reject(self, group: GroupId, message: MessageId) -> Frame {
         let Self { call, refused } = self;
         Frame::ReceiveRejected {

@@ -142,14 +142,14 @@ mod tests {
             unreached: BTreeSet::from([1]),
         };
         let said = stopped(4, EpochReport::new(), &reach);
-        let heard = event(CONNECTION, 3, said);
+        let received = event(CONNECTION, 3, said);
         let expected = MembershipEvent::Stopped {
             connection: CONNECTION,
             epoch: 4,
             report: EpochReport::new(),
             reach,
         };
-        assert_eq!(heard, expected);
+        assert_eq!(received, expected);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn kinds<T: Serialize>(messages: &[T]) -> Vec<String> {
 }
 
 #[test]
-fn a_message_of_a_kind_that_is_not_known_is_skipped_and_what_comes_after_it_is_heard() {
+fn a_message_of_an_unknown_kind_is_skipped_and_the_next_is_read() {
     let unknown = serde_json::json!({"kind": "interrupt", "deadline": [1, {"a": null}]});
     let mut decoder = Decoder::<ToOperator>::default();
     for frame in [
@@ -140,7 +140,7 @@ fn features_that_are_not_known_are_not_used_and_those_that_are_arrive() {
 }
 
 #[test]
-fn what_may_be_large_is_told_by_its_beginning() {
+fn what_may_be_large_shows_in_its_first_bytes() {
     let stopped = ToOperator::Stopped {
         epoch: 1,
         report: EpochReport::new(),
@@ -209,7 +209,7 @@ proptest! {
     fn messages_survive_any_cut_of_the_stream(cuts in prop::collection::vec(1usize..40, 1..60)) {
         let stream: Vec<u8> = spoken().iter().flat_map(|m| encode(m).unwrap()).collect();
         let mut decoder = Decoder::<ToOperator>::default();
-        let (mut heard, mut rest) = (Vec::new(), stream.as_slice());
+        let (mut received, mut rest) = (Vec::new(), stream.as_slice());
         for cut in cuts.iter().cycle() {
             if rest.is_empty() {
                 break;
@@ -218,10 +218,10 @@ proptest! {
             decoder.push(now);
             rest = later;
             while let Some(message) = decoder.next().unwrap() {
-                heard.push(message);
+                received.push(message);
             }
         }
-        prop_assert_eq!(heard, spoken());
+        prop_assert_eq!(received, spoken());
     }
 
     #[test]

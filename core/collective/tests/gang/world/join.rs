@@ -31,7 +31,7 @@ impl World {
             return;
         }
         if sidecar.machine.is_some() && sidecar.report.is_none() {
-            // Before the start nothing was done that a report could tell.
+            // Before the start nothing was done that a report could contain.
             assert!(!sidecar.started, "who goes on has stopped");
             self.handle(node, Input::Revoke);
         }

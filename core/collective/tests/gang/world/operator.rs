@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    pub(crate) fn tell_leader(&mut self, node: usize, leader: u64, notice: MembershipEvent) {
+    pub(crate) fn send_to_leader(&mut self, node: usize, leader: u64, notice: MembershipEvent) {
         let operator = self.operator();
         let notice = Event::ToLeader { leader, notice };
         self.hosts.send(node, operator, To::World, &notice);
@@ -141,7 +141,7 @@ impl World {
                 MembershipEffect::Send {
                     connection,
                     message,
-                } => self.tell_sidecar(connection, &message),
+                } => self.send_to_sidecar(connection, &message),
                 MembershipEffect::Commit { commit, after } => {
                     // Most are taken at once; some take long, some get lost.
                     let most = if self.rng.chance(1, 8) { 700 } else { 20 };
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    fn tell_sidecar(&mut self, connection: Connection, message: &MembershipMessage) {
+    fn send_to_sidecar(&mut self, connection: Connection, message: &MembershipMessage) {
         let Some(leader) = &mut self.leader else {
             return;
         };

@@ -29,7 +29,7 @@ impl World {
         let remembers = |node: &usize| nodes.contains(node) && !self.hosts.has_died(*node);
         let stable = self.setup.recovery.handover == Handover::Stable;
         let binds = stable && members.iter().any(remembers);
-        // Of what each rank gets for itself nobody can tell the others.
+        // Of what each rank gets for itself the others know nothing.
         let each = stable
             && members
                 .iter()

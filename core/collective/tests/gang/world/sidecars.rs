@@ -251,7 +251,7 @@ impl World {
             endpoint: endpoint(node),
             joined,
         };
-        self.tell_leader(node, id, hello);
+        self.send_to_leader(node, id, hello);
         let dead = |rank: u32| !self.clients[rank as usize].alive;
         if self.setup.layout.ranks(node).any(dead) {
             self.report(node, |connection| MembershipEvent::RankLost { connection });
@@ -263,7 +263,7 @@ impl World {
     /// Says something on the connection, if there is one.
     pub(crate) fn report(&mut self, node: usize, notice: impl Fn(Connection) -> MembershipEvent) {
         if let Some((leader, connection)) = self.sidecars[node].connection {
-            self.tell_leader(node, leader, notice(connection));
+            self.send_to_leader(node, leader, notice(connection));
         }
     }
 

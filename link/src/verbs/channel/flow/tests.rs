@@ -13,7 +13,7 @@ use crate::verbs::channel::slot::USED_BYTES;
 const WINDOW: u64 = 7;
 const WINDOW_BYTES: u64 = 1000;
 
-/// A write on its way: what it does when it arrives, and whether its sender is told.
+/// A write on its way: what it does when it arrives, and whether its sender is notified.
 struct OnItsWay {
     effect: Effect,
     id: Option<u64>,
