@@ -59,6 +59,14 @@ pub fn upgrade(cluster: &Cluster, values: &[&str]) -> Result<()> {
     command::run(&mut helm).map(|_| ())
 }
 
+/// Whether the cluster has a release of the chart.
+pub fn is_installed(cluster: &Cluster) -> Result<bool> {
+    let mut helm = helm(cluster)?;
+    helm.args(["list", "--short", "--namespace", NAMESPACE]);
+    let releases = command::run(&mut helm)?;
+    Ok(releases.lines().any(|name| name.trim() == RELEASE))
+}
+
 /// Uninstalls the chart and waits until its pods are gone. Jobs and their definitions stay.
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
     let mut helm = helm(cluster)?;

@@ -117,7 +117,14 @@ async fn run(words: &[&str]) -> Result<bool> {
     let name = Name::new(&name)?;
     let started = Instant::now();
     let cluster = match Cluster::attach(&name) {
-        Ok(cluster) if keep => cluster,
+        Ok(cluster) if keep => {
+            // A cluster that nobody has installed the chart on: `cargo xtask cluster up`.
+            if !cluster::chart::is_installed(&cluster)? {
+                cluster::chart::install(&cluster, &progress)
+                    .context("failed to install the chart")?;
+            }
+            cluster
+        }
         Ok(_) | Err(_) => {
             // Whatever an earlier run left may be of another build.
             Cluster::down(&name).context("failed to remove the last run's cluster")?;
@@ -156,6 +163,13 @@ async fn all(
     let real = runner::run(client.clone(), Arc::clone(cluster), scenario::REAL, filter).await?;
     outcome.add(real);
     if NodeEngine::here() == NodeEngine::Native {
+        let routed = runner::run(
+            client.clone(),
+            Arc::clone(cluster),
+            scenario::ROUTED,
+            filter,
+        );
+        outcome.add(routed.await?);
         println!("the same on a cluster of kind's:");
         outcome.add(runner::skip(
             scenario::REAL,
@@ -163,6 +177,11 @@ async fn all(
             "needs Docker and kind",
         ));
     } else {
+        outcome.add(runner::skip(
+            scenario::ROUTED,
+            filter,
+            "kind gives this machine no route to its pods",
+        ));
         outcome.add(runner::skip(
             scenario::BESIDE,
             filter,

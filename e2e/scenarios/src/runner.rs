@@ -266,7 +266,7 @@ fn clear(cluster: &Cluster, namespace: &str, how: &str) {
 mod tests {
     use super::ALL;
     use super::Needs::{self, Alone, Breaks, Intact, LosesNodes, Nodes};
-    use crate::scenario::{BESIDE, REAL, ZONES};
+    use crate::scenario::{BESIDE, REAL, ROUTED, ZONES};
 
     fn fits(needs: Needs, running: &[Needs], closed: u32) -> bool {
         needs.fits(running.iter().copied(), closed, 3)
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn every_scenario_fits_an_idle_cluster() {
         let zones = u32::try_from(ZONES.len()).unwrap() / crate::scenario::ZONE_NODES;
-        for scenario in REAL.iter().chain(BESIDE) {
+        for scenario in REAL.iter().chain(ROUTED).chain(BESIDE) {
             let needs = scenario.needs;
             assert!(needs.fits(std::iter::empty(), 0, zones), "{scenario:?}");
         }

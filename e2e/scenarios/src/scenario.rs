@@ -127,16 +127,20 @@ pub const REAL: &[Scenario] = &[
         Needs::LosesNodes(ALL),
         shrink::node_dies_and_the_others_go_on_without_a_restart
     ),
-    // Thousands of connections take the processors.
-    scenario!(
-        Needs::Alone(2),
-        survival::idle_connections_cost_neither_lease_nor_members
-    ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),
     scenario!(
         Needs::Alone(2),
         upgrade::uninstall_keeps_jobs_and_reinstall_goes_on
+    ),
+];
+
+/// Scenarios in which this machine itself connects to a pod.
+pub const ROUTED: &[Scenario] = &[
+    // Thousands of connections take the processors.
+    scenario!(
+        Needs::Alone(2),
+        survival::idle_connections_cost_neither_lease_nor_members
     ),
 ];
 
