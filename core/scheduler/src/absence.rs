@@ -75,7 +75,7 @@ fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> 
     // While the gang is being created, that its pods are missing is no news, unless they are to be
     // created no more.
     let over = !begins || job.problem.is_some() || ledger.is_superseded(key);
-    let ends = |node| over || !ledger.can_take_pod(node);
+    let ends = |node| over || !ledger.can_take_pod(job, node);
     let mut places = view.places(found);
     let first = places.find(|(rank, node)| missing(rank) && ends(node));
     first.map(|(rank, _)| pod(rank)).into_iter().collect()

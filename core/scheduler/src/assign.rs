@@ -2,9 +2,9 @@
 //! nodes for the blocked head of the queue; moves jobs off cordoned nodes. Leaves what a job does
 //! with its nodes to `lifecycle`, and what a promise is to `promise`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use topology::Class;
+use topology::{Class, NodeName};
 
 use crate::avoid::avoided;
 use crate::capacity::{Capacity, Reach, noun};
@@ -13,6 +13,7 @@ use crate::gang::Wake;
 use crate::job_planner::JobPlanner;
 use crate::ledger::Ledger;
 use crate::node::Wish;
+use crate::pin;
 use crate::placement::Pool;
 use crate::plan::PlacedNode;
 use crate::promise;
@@ -82,6 +83,8 @@ struct Market<'l, 'a> {
     /// Free nodes that jobs keep away from because of what happened to others there: in no pool.
     distrusted: BTreeMap<&'a Class, Vec<&'a Node>>,
     crossing: u32,
+    /// Nodes that this plan gives to jobs that are pinned to them.
+    pinned: BTreeSet<&'a NodeName>,
 }
 
 /// What a promise keeps of what is free.
@@ -109,6 +112,7 @@ impl<'l, 'a> Market<'l, 'a> {
             reserved: BTreeMap::new(),
             distrusted,
             crossing: ledger.crossing(),
+            pinned: BTreeSet::new(),
         };
         market.keep_promises();
         market
@@ -173,6 +177,9 @@ impl<'l, 'a> Market<'l, 'a> {
         if let Some(waiting) = excluded(job, self.ledger, capacity) {
             return Err(waiting);
         }
+        if let Some(node) = &job.pin {
+            return pin::place(node, self.ledger, |node| self.take(node));
+        }
         let needed = job.nodes as usize;
         let wish = format!(
             "Waiting: needs {needed} free {} of class {}",
@@ -216,6 +223,31 @@ impl<'l, 'a> Market<'l, 'a> {
             self.reserved.insert(&job.key, reserved);
         }
         found.map_err(|waiting| Waiting { no_zone, ..waiting })
+    }
+
+    /// Takes a vacant node for a job that is pinned to it, unless it is kept for another.
+    fn take(&mut self, node: &'a Node) -> bool {
+        let is_it = |other: &&Node| other.name == node.name;
+        let mut reserved = self.reserved.values();
+        let promised = reserved.any(|reserved| reserved.nodes.iter().any(is_it));
+        if promised || self.pinned.contains(&node.name) {
+            return false;
+        }
+        let pool = self.free.entry(&node.class).or_default();
+        let suspects = self.distrusted.entry(&node.class).or_default();
+        // One that no other work may go to is nobody's to keep.
+        let taken = if !self.ledger.is_healthy(node) {
+            true
+        } else if let Some(at) = suspects.iter().position(is_it) {
+            suspects.swap_remove(at);
+            true
+        } else {
+            pool.is_open(&node.zone) && pool.remove(node)
+        };
+        if taken {
+            self.pinned.insert(&node.name);
+        }
+        taken
     }
 
     /// Chooses nodes for a job: those that it was promised, else the best of these and what is

@@ -29,7 +29,7 @@ impl Waiting {
         }
     }
 
-    fn warning(reason: &'static str, message: String) -> Self {
+    pub(crate) fn warning(reason: &'static str, message: String) -> Self {
         Self {
             reason,
             message,
@@ -54,6 +54,9 @@ pub(crate) fn excluded(
     }
     if let Some(message) = name_taken(job, ledger) {
         return Some(Waiting::new("NameTaken", message));
+    }
+    if job.pin.is_some() {
+        return None;
     }
     unplaceable(job, capacity, ledger.policy().max_cross_zone_jobs)
         .map(|message| Waiting::warning("Unplaceable", message))

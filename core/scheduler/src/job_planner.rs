@@ -146,7 +146,7 @@ impl<'a> JobPlanner<'a> {
             resume,
         };
         self.actions.push(Action::CreateAttempt(attempt));
-        self.actions.push(Action::CreateKey { attempt: number });
+        self.actions.extend(self.create_key(number));
         for (rank, node) in pods {
             self.actions.push(Action::CreatePod {
                 attempt: number,
@@ -156,6 +156,12 @@ impl<'a> JobPlanner<'a> {
             });
         }
         self.starts();
+    }
+
+    /// Creates the key by which the sidecars of an attempt know each other, where there are any.
+    pub(crate) fn create_key(&self, attempt: u32) -> Option<Action> {
+        let has_sidecars = self.job.pin.is_none();
+        has_sidecars.then_some(Action::CreateKey { attempt })
     }
 
     /// Its pods exist: the promise is fulfilled, or not needed any more.

@@ -9,6 +9,7 @@ use topology::{CheckpointRef, NodeName};
 
 use crate::gang::Wake;
 use crate::node::{GangLiveness, State, States};
+use crate::pin;
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
@@ -318,8 +319,12 @@ impl<'a> Ledger<'a> {
 
     /// Healthy, owned by nobody, and nothing of an older pod runs on it.
     pub(crate) fn is_free(&self, node: &Node) -> bool {
-        let taken = self.owned.contains(&node.name) || self.occupied.contains(&node.name);
-        self.is_healthy(node) && !taken
+        self.is_healthy(node) && self.is_vacant(&node.name)
+    }
+
+    /// Owned by nobody, and nothing of an older pod runs on it.
+    pub(crate) fn is_vacant(&self, node: &NodeName) -> bool {
+        !self.owned.contains(node) && !self.occupied.contains(node)
     }
 
     /// Whether jobs keep away from the node for what happened to others there.
@@ -355,8 +360,11 @@ impl<'a> Ledger<'a> {
 
     /// Whether the owner of the node may create its pod there. Where the kubelet has only stopped
     /// being Ready for a moment it may: the pod is bound as soon as it is again.
-    pub(crate) fn can_take_pod(&self, name: &NodeName) -> bool {
+    pub(crate) fn can_take_pod(&self, job: &Job, name: &NodeName) -> bool {
         let open = match self.states.of(name) {
+            state if job.pin.is_some() => {
+                pin::admits(state) || matches!(state, State::NoNewWork { .. })
+            }
             State::Usable | State::NoNewWork { .. } => true,
             State::Leaving { .. }
             | State::Suspect { .. }
@@ -385,6 +393,7 @@ impl<'a> Ledger<'a> {
     /// them.
     pub(crate) fn namesakes(&self, key: &JobKey) -> impl Iterator<Item = &JobView<'a>> {
         let first = JobKey {
+            kind: key.kind,
             namespace: key.namespace.clone(),
             name: key.name.clone(),
             uid: "".into(),
@@ -392,7 +401,7 @@ impl<'a> Ledger<'a> {
         self.views
             .range::<JobKey, _>(first..)
             .take_while(move |(other, _)| {
-                other.namespace == key.namespace && other.name == key.name
+                (other.kind, &other.namespace, &other.name) == (key.kind, &key.namespace, &key.name)
             })
             .filter(move |(other, _)| **other != key)
             .map(|(_, view)| view)

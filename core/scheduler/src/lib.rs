@@ -13,6 +13,7 @@ mod job_planner;
 mod ledger;
 mod lifecycle;
 mod node;
+mod pin;
 mod placement;
 mod plan;
 mod planner;
@@ -35,8 +36,8 @@ pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, Node, Pod,
-    PodState, Problem, ProgramCause, Snapshot, Stuck, ZonePolicy,
+    Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, JobKind, Node,
+    Pod, PodState, Problem, ProgramCause, Snapshot, Stuck, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, CommittedMembers, Condition, ConditionKind, Failure, JobPhase, JobStatus,

@@ -51,7 +51,8 @@ impl<'a> JobPlanner<'a> {
         let Some(attempt) = self.view.holding() else {
             return Vec::new();
         };
-        if !settled || !self.actions.is_empty() {
+        let is_pinned = self.job.pin.is_some();
+        if !settled || is_pinned || !self.actions.is_empty() {
             return Vec::new();
         }
         let mut since: Option<Timestamp> = None;
@@ -187,6 +188,10 @@ impl<'a> JobPlanner<'a> {
                 self.interrupt("Suspended", "spec.suspend is true");
                 self.leave(ledger, wake);
             }
+            GangState::Leaving { node } if self.job.pin.is_some() => {
+                let message = format!("its pod on node {node} was deleted");
+                self.lost(Some(node.clone()), EndCause::PodEnded, message, ledger);
+            }
             GangState::Leaving { node } => {
                 self.back_off(EndCause::PodEnded);
                 self.interrupt(
@@ -226,14 +231,12 @@ impl<'a> JobPlanner<'a> {
             self.report_unreadable();
             return;
         }
-        let mut writes = vec![Action::CreateKey {
-            attempt: attempt.number,
-        }];
+        let mut writes: Vec<_> = self.create_key(attempt.number).into_iter().collect();
         for (rank, name) in (0..)
             .zip(&attempt.nodes)
             .filter(|(rank, _)| ranks.contains(rank))
         {
-            if !ledger.can_take_pod(name) {
+            if !ledger.can_take_pod(self.job, name) {
                 if !is_gone(rank) {
                     return;
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::snapshot::JobKey;
+use crate::snapshot::{JobKey, JobKind};
 
 type Change = fn(&mut Node);
 
@@ -176,6 +176,7 @@ fn cluster(of: usize, seconds: &[u64], alive: usize) -> Snapshot {
         given_up: BTreeSet::new(),
     };
     let job = JobKey {
+        kind: JobKind::TrainingJob,
         namespace: "team".into(),
         name: "train".into(),
         uid: "u-1".into(),

@@ -77,15 +77,18 @@ impl<'a> Pool<'a> {
         self.reserved.is_some()
     }
 
+    /// Whether a zone is not kept for the head of the queue.
+    pub(crate) fn is_open(&self, zone: &Zone) -> bool {
+        match self.reserved {
+            None | Some(Reserved::Nothing) => true,
+            Some(Reserved::Zone(kept)) => zone != kept,
+            Some(Reserved::Everything) => false,
+        }
+    }
+
     fn open(&self) -> impl Iterator<Item = (&'a Zone, &FreeZone<'a>)> {
-        self.zones
-            .iter()
-            .map(|(name, zone)| (*name, zone))
-            .filter(|(name, _)| match self.reserved {
-                None | Some(Reserved::Nothing) => true,
-                Some(Reserved::Zone(kept)) => *name != kept,
-                Some(Reserved::Everything) => false,
-            })
+        let zones = self.zones.iter().map(|(name, zone)| (*name, zone));
+        zones.filter(|(name, _)| self.is_open(name))
     }
 
     /// Up to so many nodes of a zone, reserved or not.

@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// All nodes of the cluster: one that is missing here and confirmed to be absent is lost,
     /// unless its sidecar sends heartbeats.
     pub nodes: Vec<Node>,
-    /// All TrainingJobs.
+    /// All TrainingJobs and NodeValidations.
     pub jobs: Vec<Job>,
     /// The ConfigMap of every attempt that still has one. One whose content cannot be trusted or
     /// read is among [`Snapshot::doubtful`], and here only if its nodes are known by other means.
@@ -108,12 +108,34 @@ pub enum Absent {
     },
 }
 
+/// As what kind of object a job stands in the API.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JobKind {
+    /// A gang that trains.
+    #[default]
+    TrainingJob,
+    /// One run of checks on one node.
+    NodeValidation,
+}
+
+impl JobKind {
+    /// The kind's name in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TrainingJob => "TrainingJob",
+            Self::NodeValidation => "NodeValidation",
+        }
+    }
+}
+
 /// Identity of a job. The uid separates a job from an earlier one of the same name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey {
-    /// Namespace of the TrainingJob.
+    /// Kind of its object.
+    pub kind: JobKind,
+    /// Namespace of its pods.
     pub namespace: Arc<str>,
-    /// Name of the TrainingJob.
+    /// Name of its object.
     pub name: Arc<str>,
     /// `metadata.uid`.
     pub uid: Arc<str>,
@@ -164,7 +186,7 @@ pub enum DryRun {
     Refused(String),
 }
 
-/// A TrainingJob, reduced to what decides its life.
+/// A TrainingJob or a NodeValidation, reduced to what decides its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// Who it is.
@@ -173,6 +195,10 @@ pub struct Job {
     pub created: Timestamp,
     /// Whole nodes it needs; at least 1.
     pub nodes: u32,
+    /// The one node on which it runs, to validate it: as soon as nobody holds that node, whatever
+    /// its class, and also if no other work may go there. It is tried once. None for a job that
+    /// trains.
+    pub pin: Option<NodeName>,
     /// Class of its nodes, the default already filled in.
     pub class: Class,
     /// Processes on each node; none while its class is not known.

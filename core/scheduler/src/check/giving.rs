@@ -8,6 +8,7 @@ use super::{
     CROSSING_LIMIT, FINALIZER_WHILE_HELD, Facts, GANG_WHOLE, HEALTHY_NODES, NO_LOST_SAVE,
     ONE_GANG_PER_NODE, Outcome, POD_ACCEPTED, RECORD_FIRST, Replay, ensure,
 };
+use crate::node::{Ready, Wish};
 use crate::plan::NewAttempt;
 use crate::snapshot::{DryRun, Job, Node, ZonePolicy};
 use crate::status::JobPhase;
@@ -55,7 +56,16 @@ impl<'a> Facts<'a> {
 
     /// Whether the job could be placed on the node, now or once it is free.
     pub(super) fn is_sound(&self, node: &Node, job: &Job) -> bool {
-        self.states.is_usable(&node.name) && node.class == job.class
+        match &job.pin {
+            None => self.states.is_usable(&node.name) && node.class == job.class,
+            Some(pin) => *pin == node.name && self.is_there(node),
+        }
+    }
+
+    /// Whether something can run on the node at all.
+    fn is_there(&self, node: &Node) -> bool {
+        let goes = node.wish == Some(Wish::Deleted);
+        node.ready == Ready::True && !goes && !self.states.is_lost(&node.name)
     }
 
     /// The nodes of the job's class in the zone that has most of them, busy or not: how many are
@@ -143,7 +153,8 @@ impl<'a> Facts<'a> {
         ensure(sure, RECORD_FIRST, || {
             format!("pod of attempt {attempt}, whose assignment is in doubt")
         })?;
-        ensure(replay.key == Some(attempt), RECORD_FIRST, || {
+        let has_key = replay.key == Some(attempt) || replay.job.pin.is_some();
+        ensure(has_key, RECORD_FIRST, || {
             format!("pod of attempt {attempt} before its key")
         })?;
         let decided = match replay.created {

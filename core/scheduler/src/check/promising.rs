@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use topology::{NodeName, Zone};
+use topology::{Class, NodeName, Zone};
 
 use super::{Facts, Outcome, PROMISE_KEPT, Replay, ensure, is_lost_member};
 use crate::plan::NewAttempt;
-use crate::snapshot::{Attempt, Job, JobKey, Snapshot};
+use crate::snapshot::{Attempt, Job, JobKey, Node, Snapshot};
 use crate::status::{JobPhase, JobStatus};
 
 /// What is promised to whom.
@@ -107,6 +107,12 @@ impl<'a> Facts<'a> {
     /// The nodes that an attempt takes are not promised to others, and what is left in each zone is
     /// enough for what was promised there. Called when they count as taken.
     pub(super) fn keeps_promises(&mut self, job: &'a Job, attempt: &'a NewAttempt) -> Outcome {
+        let usable_of =
+            |class: &Class, node: &Node| self.states.is_usable(&node.name) && node.class == *class;
+        let pinned = job.pin.as_ref().and_then(|pin| self.nodes.get(pin));
+        let class = pinned.map_or(&job.class, |node| &node.class);
+        // What no other work may go to is promised to nobody.
+        let takes_nothing = pinned.is_some_and(|node| !usable_of(class, node));
         let mut used: BTreeMap<&Zone, usize> = BTreeMap::new();
         for place in &attempt.nodes {
             let owners = self.promises.named.get(&place.node);
@@ -115,6 +121,9 @@ impl<'a> Facts<'a> {
                 format!("node {} is promised to another job", place.node)
             })?;
             *used.entry(&place.zone).or_default() += usize::from(!own);
+        }
+        if takes_nothing {
+            return Ok(());
         }
         for (zone, used) in used {
             let own = self.promises.more.get_mut(&(&job.key, zone));
@@ -130,7 +139,7 @@ impl<'a> Facts<'a> {
                 .filter(|((key, other), _)| **key != job.key && *other == zone)
                 .filter(|((key, _), _)| {
                     let other = self.jobs.get(key);
-                    other.is_some_and(|other| other.class == job.class)
+                    other.is_some_and(|other| other.class == *class)
                 })
                 .map(|(_, more)| more)
                 .sum();
@@ -140,7 +149,7 @@ impl<'a> Facts<'a> {
             let left = self.nodes.values().filter(|node| {
                 let free = !self.taken.contains(&node.name)
                     && !self.promises.named.contains_key(&node.name);
-                free && node.zone == *zone && self.is_sound(node, job)
+                free && node.zone == *zone && usable_of(class, node)
             });
             let left = left.count();
             ensure(left >= promised, PROMISE_KEPT, || {

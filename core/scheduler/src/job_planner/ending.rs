@@ -27,6 +27,12 @@ impl<'a> JobPlanner<'a> {
         message: String,
         ledger: &Ledger<'a>,
     ) {
+        // What kept it from ending is an answer about its node. Only one that never had the node is
+        // tried again.
+        if self.job.pin.is_some() && cause != EndCause::Superseded {
+            self.give_up(node, cause.as_str(), message);
+            return;
+        }
         self.back_off(cause);
         self.void("Replanned", &message);
         if cause.keeps_place() && self.job.problem.is_none() {
@@ -50,6 +56,10 @@ impl<'a> JobPlanner<'a> {
     /// The program failed: charge it, and give up when that happened too often.
     pub(crate) fn fail(&mut self, node: NodeName, exit: &Exit, ledger: &Ledger<'a>) {
         let message = describe(&node, exit);
+        if self.job.pin.is_some() {
+            self.give_up(Some(node), EndCause::ProgramFailed.as_str(), message);
+            return;
+        }
         let allowed = self.job.max_restarts;
         self.forget_old_restarts();
         if let Some(cause) = &exit.cause {
@@ -80,6 +90,20 @@ impl<'a> JobPlanner<'a> {
             rank: exit.rank,
             message,
             log: exit.log.clone(),
+        });
+    }
+
+    /// It is tried once.
+    fn give_up(&mut self, node: Option<NodeName>, reason: &'static str, message: String) {
+        self.end(JobPhase::Failed, reason, &message);
+        self.set(Failed, true, reason, &message);
+        self.warn(reason, message.clone());
+        self.status.failure = Some(Failure {
+            attempt: self.status.attempt,
+            node,
+            rank: None,
+            message,
+            log: None,
         });
     }
 

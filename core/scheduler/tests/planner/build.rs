@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    DryRun, Job, JobKey, JobStatus, Node, PodState, Ready, Snapshot, Timestamp, ZonePolicy,
+    DryRun, Job, JobKey, JobKind, JobStatus, Node, PodState, Ready, Snapshot, Timestamp, ZonePolicy,
 };
 use topology::CheckpointRef;
 
@@ -43,6 +43,7 @@ pub(crate) fn nodes(text: &str) -> Vec<Node> {
 
 pub(crate) fn key(name: &str) -> JobKey {
     JobKey {
+        kind: JobKind::TrainingJob,
         namespace: "team".into(),
         name: name.into(),
         uid: format!("uid-{name}").into(),
@@ -54,6 +55,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         key: key(name),
         created: at(0),
         nodes,
+        pin: None,
         class: CLASS.into(),
         procs_per_node: Some(8),
         zone_policy: ZonePolicy::PreferSingle,

@@ -29,4 +29,5 @@ mod shrunken;
 mod speed;
 mod stale;
 mod under_way;
+mod validation;
 mod world;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Exit, JobKey, PodState, Problem};
+use scheduler::{Exit, JobKey, PodState, Problem, Ready};
 use topology::{CheckpointRef, NodeName};
 
 use super::{Event, PodId, Run, Running, World};
@@ -59,7 +59,15 @@ impl World {
             .values()
             .any(|other| other.pod.node == name && other.is_bound());
         let machine = self.machines.get_mut(&name);
-        let open = machine.filter(|machine| machine.is_open());
+        // Pods that validate a node tolerate every taint.
+        let tolerates = self
+            .jobs
+            .get(&id.0)
+            .is_some_and(|one| one.job.pin.is_some());
+        let open = machine.filter(|machine| match tolerates {
+            true => machine.node.ready == Ready::True,
+            false => machine.is_open(),
+        });
         let Some(machine) = open.filter(|_| !busy) else {
             self.queue.after(Duration::from_secs(1), Event::Bind(id));
             return;
