@@ -8,6 +8,7 @@ use std::io::Write as _;
 use contract::CheckpointRef;
 use contract::assignment::Assignment;
 use contract::termination::{RunOutcome, TerminationMessage};
+use contract::validation::ValidationTask;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sim::{Rng, damage, explore};
@@ -32,6 +33,20 @@ fn assignment(rng: &mut Rng) -> Vec<u8> {
     serde_json::to_vec(&text).unwrap()
 }
 
+fn task(rng: &mut Rng) -> Vec<u8> {
+    let text = serde_json::json!({
+        "version": contract::validation::VERSION,
+        "validation": "node-7", "uid": "u", "node": "node-7", "nodeClass": "a",
+        "deadlineSeconds": 1 + rng.below(1000),
+        "checks": [
+            {"name": "Offer"},
+            {"name": "Disk", "screens": [{"device": "read", "value": rng.below(9)}]},
+        ],
+        "offers": [{"resource": "nvidia.com/gpu", "offered": rng.below(9), "expected": 8}],
+    });
+    serde_json::to_vec(&text).unwrap()
+}
+
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
     packer.write_all(bytes).unwrap();
@@ -52,6 +67,13 @@ fn documents() {
             let again = read.to_gz().unwrap();
             assert_eq!(Assignment::from_gz(&again, LIMIT).unwrap(), read);
             assert!(read.world_size() > 0);
+        }
+        let (mut text, other_task) = (task(rng), task(rng));
+        assert!(ValidationTask::from_json(&text).is_ok());
+        damage::anyhow(rng, &mut text, &other_task);
+        if let Ok(read) = ValidationTask::from_json(&text) {
+            let again = ValidationTask::from_json(read.to_json().as_bytes());
+            assert_eq!(again.map(|again| again.uid).ok(), Some(read.uid));
         }
         let mut message = TerminationMessage {
             rank: Some(rng.next_u64() as u32),

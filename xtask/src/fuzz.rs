@@ -19,7 +19,8 @@ Targets:
   attach      messages of a process to its sidecar, with descriptors, and back
   rendezvous  the stream between sidecar and operator, both ways
   rings       the rings between a process and its sidecar
-  documents   assignments and termination messages
+  documents   assignments, termination messages and tasks of validations
+  reports     what a validator found on a node
   sockets     real sidecars with unknown programs at their sockets; the gang computes on
   neighbours  a real sidecar with a hostile process; its neighbour gets answers
 
@@ -30,13 +31,14 @@ Targets:
 };
 
 /// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
-const TARGETS: [(&str, &str); 8] = [
+const TARGETS: [(&str, &str); 9] = [
     ("frames", "core/collective"),
     ("handshakes", "link"),
     ("attach", "hfreduce-client"),
     ("rendezvous", "core/collective"),
     ("rings", "hfreduce-client"),
     ("documents", "contract"),
+    ("reports", "core/health"),
     ("sockets", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),
 ];

@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
+    ("health", &[]),
     ("sim", &[]),
     ("contract", &["topology"]),
     ("link", &[]),
@@ -25,6 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "scheduler",
             "collective",
+            "health",
             "contract",
             "topology",
             "link",
@@ -45,6 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("device-plugin", &["topology", "crds", "daemon"]),
+    ("validator", &["health", "contract", "collective"]),
     ("fireflyer-python", &["hfreduce-client"]),
     ("cluster", &[]),
     ("bench", &["cluster"]),
@@ -66,6 +69,7 @@ const EDGES: &[(&str, &[&str])] = &[
 const TEST_EDGES: &[(&str, &[&str])] = &[
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
+    ("health", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
@@ -74,7 +78,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 4] = ["topology", "scheduler", "collective", "sim"];
+const PURE: [&str; 5] = ["topology", "scheduler", "collective", "health", "sim"];
 const PURE_MAY_USE: [&str; 5] = ["crc32c", "half", "serde", "serde_json", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 

@@ -4,7 +4,11 @@ use super::{File, Findings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that every crate may use, and the same thing in two crates.
-const SHARED: [(&str, &str); 8] = [
+const SHARED: [(&str, &str); 9] = [
+    (
+        "Verdict",
+        "of ranks whose calls differ; of checks on a node",
+    ),
     ("Args", "a program's command line"),
     ("Cli", "a program's command line"),
     ("Command", "a program's command line"),

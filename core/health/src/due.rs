@@ -1,0 +1,349 @@
+//! When nodes are validated: which runs the policies create and delete now, and when to look again.
+//! Everything derives from the runs that are kept, so a new leader goes on where the old one
+//! stopped. Leaves to `kept` which these are, to `name` what they are called, and to the operator
+//! which nodes a policy selects, and the runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::check::Level;
+use crate::verdict::Verdict;
+
+mod kept;
+mod name;
+
+pub use kept::MOST_KEPT;
+use kept::{gone_until, superseded};
+use name::{hash, run_name};
+
+/// Seconds between two runs of a suspect node.
+const SUSPECT_INTERVAL: i64 = 3600;
+/// What says nothing about a node, an Error or a Skipped, is repeated after this part of the
+/// interval.
+const REPEAT_ONE_IN: i64 = 8;
+/// A node is due before its interval is over, by at least and at most these parts of it. The most
+/// spreads the nodes of a fleet; at the least a job that pauses once in an interval finds its nodes
+/// due then, and not just after.
+const LEAST_JITTER_ONE_IN: i64 = 16;
+const MOST_JITTER_ONE_IN: i64 = 8;
+/// A policy. All times here are in seconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DuePolicy {
+    /// Unique.
+    pub name: String,
+    /// When it was created: of two that select a node, the older has it.
+    pub created: i64,
+    /// No later policy of the name has it.
+    pub uid: String,
+    /// Seconds within which a node is validated again.
+    pub interval: i64,
+    /// What its runs check.
+    pub level: Level,
+    /// Whether a node is due as soon as it exists, and not only after an interval.
+    pub new_nodes: bool,
+    /// Whether a suspect node is due at once.
+    pub suspect_nodes: bool,
+    /// Most of its runs that are open at once.
+    pub max_concurrent: usize,
+    /// Whether it creates no runs. Its nodes stay its own.
+    pub suspend: bool,
+    /// The nodes that it selects.
+    pub nodes: BTreeSet<String>,
+}
+
+/// A node that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueNode {
+    /// Unique.
+    pub name: String,
+    /// When it was created. Runs that ended before are those of another machine of its name.
+    pub created: i64,
+    /// Whether nobody holds it and nobody waits for it.
+    pub idle: bool,
+    /// Whether something made it suspect.
+    pub suspect: bool,
+}
+
+/// A NodeValidation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueRun {
+    /// Unique.
+    pub name: String,
+    /// The node, which may be gone.
+    pub node: String,
+    /// The highest level whose checks it runs all. None if it runs too few for any.
+    pub level: Option<Level>,
+    /// The policy that created it. None: a person did.
+    pub policy: Option<String>,
+    /// When it was created.
+    pub created: i64,
+    /// When it ended. None: it is open, that is, it holds its node or waits for it.
+    pub finished: Option<i64>,
+    /// How it ended. None counts as Error.
+    pub verdict: Option<Verdict>,
+}
+
+/// Why a node is validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DueReason {
+    /// It has never been.
+    New,
+    /// It was long ago.
+    Interval,
+    /// It is suspect.
+    Suspect,
+}
+
+/// A run to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRun {
+    /// The policy that it belongs to.
+    pub policy: String,
+    /// The node.
+    pub node: String,
+    /// What to check.
+    pub level: Level,
+    /// The same as long as the node's newest run is: a plan from an old view creates no second one.
+    pub name: String,
+    /// Why.
+    pub reason: DueReason,
+}
+
+/// A policy's state once the plan is carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySummary {
+    /// How many nodes that exist it selects, including those that an older policy has.
+    pub nodes: usize,
+    /// How many of its own are due and have no open run: they are busy, or too many are due.
+    pub due: usize,
+    /// How many of its runs are open, on nodes that exist.
+    pub running: usize,
+    /// Its own nodes whose newest result is Fail. Error and Skipped are no results.
+    pub failed: Vec<String>,
+    /// The oldest of the policies that have nodes which it selects.
+    pub overlapped_by: Option<String>,
+    /// When its newest run was created.
+    pub last: Option<i64>,
+    /// When the next of its nodes is due. None also when it is suspended.
+    pub next: Option<i64>,
+}
+
+/// What to do now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DuePlan {
+    /// Runs to create.
+    pub create: Vec<NewRun>,
+    /// Names of runs of policies to delete: others took their place, or their node is gone.
+    pub delete: Vec<String>,
+    /// When to plan again if nothing changes until then.
+    pub next: Option<i64>,
+    /// Each policy by its name.
+    pub policies: BTreeMap<String, PolicySummary>,
+}
+
+/// Plans for all policies at once. The lists are complete, for what is not among the nodes is gone,
+/// and their order does not matter.
+#[must_use]
+pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64) -> DuePlan {
+    let mut by_age: Vec<&DuePolicy> = policies.iter().collect();
+    by_age.sort_by_key(|policy| (policy.created, &policy.name));
+    let observed = Observed::new(nodes, runs, now);
+    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut plan = DuePlan::default();
+    for (age, policy) in by_age.iter().enumerate() {
+        let selected = policy.nodes.iter();
+        let selected = selected.filter_map(|name| observed.nodes.get(name.as_str()).copied());
+        let selected: Vec<&DueNode> = selected.collect();
+        let ages = selected
+            .iter()
+            .map(|node| *owners.entry(&node.name).or_insert(age));
+        let oldest = ages.min();
+        let own = selected
+            .iter()
+            .filter(|node| owners[node.name.as_str()] == age);
+        let mut summary = observed.plan_policy(policy, own.copied(), &mut plan.create);
+        summary.nodes = selected.len();
+        let older = oldest.filter(|&oldest| oldest < age);
+        summary.overlapped_by = older.map(|older| by_age[older].name.clone());
+        plan.next = earliest(plan.next, summary.next);
+        plan.policies.insert(policy.name.clone(), summary);
+    }
+    for (node, runs) in &observed.runs {
+        let runs = runs.iter().copied().filter(|run| run.policy.is_some());
+        if observed.nodes.contains_key(node) {
+            let level = owners.get(node).map(|&owner| by_age[owner].level);
+            let names = superseded(runs, level).map(|run| run.name.clone());
+            plan.delete.extend(names);
+        } else {
+            for run in runs {
+                match gone_until(run).filter(|until| *until > now) {
+                    Some(until) => plan.next = earliest(plan.next, Some(until)),
+                    None => plan.delete.push(run.name.clone()),
+                }
+            }
+        }
+    }
+    plan.delete.sort_unstable();
+    plan
+}
+
+fn earliest(one: Option<i64>, other: Option<i64>) -> Option<i64> {
+    one.into_iter().chain(other).min()
+}
+
+/// What is there.
+struct Observed<'a> {
+    nodes: BTreeMap<&'a str, &'a DueNode>,
+    /// By node, the newest first. Open ones are the newest.
+    runs: BTreeMap<&'a str, Vec<&'a DueRun>>,
+    /// When each policy's newest run was created, and how many of its runs are open on nodes that
+    /// exist.
+    policies: BTreeMap<&'a str, (i64, usize)>,
+    now: i64,
+}
+
+/// When and why a node is due.
+struct Due {
+    at: i64,
+    reason: DueReason,
+    /// The end of the run that it follows from, or the node's creation.
+    since: i64,
+}
+
+impl<'a> Observed<'a> {
+    fn new(nodes: &'a [DueNode], runs: &'a [DueRun], now: i64) -> Self {
+        let by_name = nodes.iter().map(|node| (node.name.as_str(), node));
+        let by_name: BTreeMap<&str, &DueNode> = by_name.collect();
+        let mut by_node: BTreeMap<&str, Vec<&DueRun>> = BTreeMap::new();
+        let mut policies: BTreeMap<&str, (i64, usize)> = BTreeMap::new();
+        for run in runs {
+            by_node.entry(&run.node).or_default().push(run);
+            if let Some(policy) = &run.policy {
+                let (last, open) = policies.entry(policy).or_insert((run.created, 0));
+                *last = run.created.max(*last);
+                let is_open = run.finished.is_none() && by_name.contains_key(run.node.as_str());
+                *open += usize::from(is_open);
+            }
+        }
+        for runs in by_node.values_mut() {
+            let age = |run: &&DueRun| (run.finished.unwrap_or(i64::MAX), run.created);
+            runs.sort_by(|one, other| (age(other), &other.name).cmp(&(age(one), &one.name)));
+        }
+        Self {
+            nodes: by_name,
+            runs: by_node,
+            policies,
+            now,
+        }
+    }
+
+    /// Adds the runs that a policy creates. `own` are its own nodes.
+    fn plan_policy<'n>(
+        &self,
+        policy: &DuePolicy,
+        own: impl Iterator<Item = &'n DueNode>,
+        create: &mut Vec<NewRun>,
+    ) -> PolicySummary {
+        let known = self.policies.get(policy.name.as_str()).copied();
+        let mut summary = PolicySummary {
+            running: known.map_or(0, |(_, open)| open),
+            last: known.map(|(last, _)| last),
+            ..PolicySummary::default()
+        };
+        let mut idle = Vec::new();
+        for node in own {
+            let runs = self
+                .runs
+                .get(node.name.as_str())
+                .map_or(&[][..], Vec::as_slice);
+            let ends = ends(runs, policy, node);
+            let result = ends.iter().find(|(_, verdict)| says_something(*verdict));
+            if result.is_some_and(|(_, verdict)| *verdict == Verdict::Fail) {
+                summary.failed.push(node.name.clone());
+            }
+            if runs.iter().any(|run| run.finished.is_none()) {
+                continue;
+            }
+            let due = due(policy, node, ends.first().copied());
+            if due.at > self.now {
+                summary.next = earliest(summary.next, Some(due.at));
+                continue;
+            }
+            summary.due += 1;
+            if node.idle {
+                idle.push((due.at, node, due));
+            }
+        }
+        if policy.suspend {
+            summary.next = None;
+            return summary;
+        }
+        // The longest overdue first, so that nobody waits for ever behind suspect nodes.
+        idle.sort_by_key(|(at, node, _)| (*at, &node.name));
+        let room = policy.max_concurrent.saturating_sub(summary.running);
+        for (_, node, due) in idle.into_iter().take(room) {
+            create.push(NewRun {
+                policy: policy.name.clone(),
+                node: node.name.clone(),
+                level: policy.level,
+                name: run_name(policy, &node.name, due.since),
+                reason: due.reason,
+            });
+            summary.running += 1;
+            summary.due -= 1;
+            summary.last = Some(self.now);
+        }
+        summary
+    }
+}
+
+/// When and how the runs ended that count for a policy, the newest first.
+fn ends(runs: &[&DueRun], policy: &DuePolicy, node: &DueNode) -> Vec<(i64, Verdict)> {
+    let counts = |run: &&&DueRun| run.level >= Some(policy.level);
+    let end = |run: &&DueRun| Some((run.finished?, run.verdict.unwrap_or(Verdict::Error)));
+    let ends = runs.iter().filter(counts).filter_map(end);
+    ends.filter(|(end, _)| *end >= node.created).collect()
+}
+
+fn says_something(verdict: Verdict) -> bool {
+    match verdict {
+        Verdict::Pass | Verdict::Warn | Verdict::Fail => true,
+        Verdict::Error | Verdict::Skipped => false,
+    }
+}
+
+/// When a node without an open run is due.
+fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>) -> Due {
+    let since = newest.map_or(node.created, |(end, _)| end);
+    let (wait, reason) = match newest {
+        None if policy.new_nodes => (0, DueReason::New),
+        Some((_, verdict)) if !says_something(verdict) => {
+            (policy.interval / REPEAT_ONE_IN, DueReason::Interval)
+        }
+        Some(_) | None => (
+            policy.interval - jitter(policy, &node.name),
+            DueReason::Interval,
+        ),
+    };
+    let suspect_wait = newest.map_or(0, |_| SUSPECT_INTERVAL);
+    let (wait, reason) = match policy.suspect_nodes && node.suspect && suspect_wait < wait {
+        true => (suspect_wait, DueReason::Suspect),
+        false => (wait, reason),
+    };
+    let at = since.saturating_add(wait);
+    Due { at, reason, since }
+}
+
+/// How long before the end of its interval a node is due: always the same.
+fn jitter(policy: &DuePolicy, node: &str) -> i64 {
+    let (least, most) = (
+        policy.interval / LEAST_JITTER_ONE_IN,
+        policy.interval / MOST_JITTER_ONE_IN,
+    );
+    let choices = u64::try_from(most - least).unwrap_or(0) + 1;
+    let chosen = hash([policy.uid.as_bytes(), node.as_bytes()]) % choices;
+    least.saturating_add_unsigned(chosen)
+}
+
+#[cfg(test)]
+#[path = "due_tests.rs"]
+mod tests;

@@ -1,0 +1,48 @@
+//! Which finished runs of policies stay: those that due times, states and medians derive from.
+//! Leaves the runs that people create to their time to live.
+
+use std::collections::BTreeSet;
+
+use super::{DueRun, says_something};
+use crate::check::Level;
+use crate::verdict::Verdict;
+
+/// Most finished runs of policies that are kept of a node.
+pub const MOST_KEPT: usize = 3;
+/// Seconds for which they outlive their node: one that comes back from repair finds its history.
+const GONE_KEPT: i64 = 7 * 24 * 3600;
+
+/// Until when a run is kept whose node is gone. None: it is open, and will never end well.
+pub(super) fn gone_until(run: &DueRun) -> Option<i64> {
+    run.finished.map(|end| end.saturating_add(GONE_KEPT))
+}
+
+/// The finished runs of a node that nothing derives from any more. `runs` are those of policies,
+/// the newest first, `level` is that of the policy that has the node.
+pub(super) fn superseded<'a>(
+    runs: impl Iterator<Item = &'a DueRun>,
+    level: Option<Level>,
+) -> impl Iterator<Item = &'a DueRun> {
+    let runs: Vec<_> = runs.filter(|run| run.finished.is_some()).collect();
+    let newest = |wanted: &dyn Fn(&DueRun) -> bool| runs.iter().position(|run| wanted(run));
+    let has_result = |run: &DueRun| run.verdict.is_some_and(says_something);
+    // What counts most comes first, since all together may be too many: the first two say when the
+    // node is due and whether it failed.
+    let newest = [
+        newest(&|run| run.level >= level),
+        newest(&|run| run.level >= level && has_result(run)),
+        newest(&|run| run.verdict == Some(Verdict::Fail)),
+        newest(&|run| run.level == Some(Level::Full)),
+        newest(&|run| run.level == Some(Level::Standard)),
+        newest(&|run| run.level == Some(Level::Quick)),
+    ];
+    let mut kept = BTreeSet::new();
+    for at in newest.into_iter().flatten() {
+        if kept.len() < MOST_KEPT {
+            kept.insert(at);
+        }
+    }
+    let runs = runs.into_iter().enumerate();
+    runs.filter(move |(at, _)| !kept.contains(at))
+        .map(|(_, run)| run)
+}

@@ -1,0 +1,47 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use health::Check;
+
+/// Checks the node that it runs on, and writes a report.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(version, args_conflicts_with_subcommands = false)]
+pub struct Args {
+    /// What to check, as the operator wrote it.
+    #[arg(
+        long,
+        global = true,
+        default_value = "/etc/fireflyer/attempt/validation.json"
+    )]
+    pub task: PathBuf,
+    /// Where the report goes.
+    #[arg(long, default_value = "/dev/termination-log")]
+    pub report: PathBuf,
+    /// Folder whose disk is checked.
+    #[arg(long, global = true, default_value = "/scratch")]
+    pub scratch: PathBuf,
+    /// Program that is started for each check, instead of this one.
+    #[arg(long)]
+    pub program: Option<PathBuf>,
+    /// Nothing: all checks of the task.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What else the program does.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run one check and print its results, a line of JSON each.
+    Check(CheckArgs),
+}
+
+/// Which check, and how long.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The check.
+    pub name: Check,
+    /// Time for its measurements, in milliseconds.
+    #[arg(long, default_value_t = 5_000)]
+    pub budget_ms: u64,
+}
