@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// The case files: one for each kind, one for the chart's policies.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 5] = [
     (
         "crds/cases/trainingjob.yaml",
         include_str!("../cases/trainingjob.yaml"),
@@ -16,6 +16,14 @@ const FILES: [(&str, &str); 3] = [
     (
         "crds/cases/fabric.yaml",
         include_str!("../cases/fabric.yaml"),
+    ),
+    (
+        "crds/cases/nodevalidation.yaml",
+        include_str!("../cases/nodevalidation.yaml"),
+    ),
+    (
+        "crds/cases/nodevalidationpolicy.yaml",
+        include_str!("../cases/nodevalidationpolicy.yaml"),
     ),
     (
         "crds/cases/policies.yaml",

@@ -1,7 +1,7 @@
 //! The CustomResourceDefinitions as the API server gets them, and the text of the files that are
 //! generated from them. The derive gives the raw schema; what is odd in it is smoothed here.
 
-use crate::{Fabric, TrainingJob};
+use crate::{Fabric, NodeValidation, NodeValidationPolicy, TrainingJob};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
@@ -52,14 +52,19 @@ pub fn generated() -> Result<Vec<Generated>, serde_yaml::Error> {
 }
 
 fn rendered() -> Result<Vec<Value>, serde_json::Error> {
-    [TrainingJob::crd(), Fabric::crd()]
-        .into_iter()
-        .map(|crd| {
-            let mut crd = serde_json::to_value(crd)?;
-            smooth(&mut crd);
-            Ok(crd)
-        })
-        .collect()
+    [
+        TrainingJob::crd(),
+        Fabric::crd(),
+        NodeValidation::crd(),
+        NodeValidationPolicy::crd(),
+    ]
+    .into_iter()
+    .map(|crd| {
+        let mut crd = serde_json::to_value(crd)?;
+        smooth(&mut crd);
+        Ok(crd)
+    })
+    .collect()
 }
 
 /// Rust's unsigned formats are unknown to the API server (it warns); `nullable` would let a null

@@ -4,6 +4,7 @@
     reason = "the schema derive copies each struct into a function"
 )]
 
+use crate::node_validation::ValidationCheck;
 use crate::schema;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// A qualified label key: an optional DNS prefix with a slash, then a name of at most 63
 /// characters.
-const LABEL_KEY: &str =
+pub(crate) const LABEL_KEY: &str =
     "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 
 /// How the cluster is wired: the labels for zone, leaf and class, the node classes, and how many
@@ -146,6 +147,26 @@ pub struct NodeClass {
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
         .message("sharedMemory must be a Kubernetes quantity above zero, for example 64Gi"))]
     pub shared_memory: Option<String>,
+    /// What validations must measure on nodes of the class, at most 64 floors: a node below one
+    /// fails. `Offer` needs none: its floors are the shares above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub floors: Vec<CheckFloor>,
+}
+
+/// The least that a check must measure on a node of a class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+pub struct CheckFloor {
+    /// The check.
+    pub check: ValidationCheck,
+    /// What is checked, as results name it: `numa 0`, `write`. Without it the floor is for all that
+    /// have none of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 160))]
+    pub device: Option<String>,
+    /// The floor, in the check's unit, 0 or more.
+    #[schemars(range(min = 0.0))]
+    pub value: f64,
 }
 
 /// CPU and memory that a container requests.

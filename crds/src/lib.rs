@@ -5,9 +5,15 @@ pub mod cases;
 pub mod definition;
 pub mod fabric;
 pub mod names;
+pub mod node_validation;
+pub mod node_validation_policy;
 mod schema;
 pub mod template;
 pub mod training_job;
 
 pub use fabric::{Fabric, FabricSpec};
+pub use node_validation::{NodeValidation, NodeValidationSpec, NodeValidationStatus};
+pub use node_validation_policy::{
+    NodeValidationPolicy, NodeValidationPolicySpec, NodeValidationPolicyStatus,
+};
 pub use training_job::{TrainingJob, TrainingJobSpec, TrainingJobStatus};

@@ -8,23 +8,27 @@ pub const API_VERSION: &str = "fireflyer.dev/v1alpha1";
 pub const FABRIC: &str = "default";
 /// Namespace and release name that the chart's documentation uses.
 pub const SYSTEM_NAMESPACE: &str = "fireflyer-system";
+/// Namespace of the pods and ConfigMaps of NodeValidations; the chart makes it.
+pub const VALIDATION_NAMESPACE: &str = "fireflyer-validation";
 /// Field manager of every server-side apply by the operator.
 pub const FIELD_MANAGER: &str = "fireflyer-operator";
-/// Finalizer on a TrainingJob, present only while the job holds nodes; and on pods whose last word
-/// is to be read.
+/// Finalizer on a TrainingJob or NodeValidation, present only while it holds nodes; and on pods
+/// whose last word is to be read.
 pub const FINALIZER: &str = "fireflyer.dev/release-nodes";
 
 /// Label on a Node: the class it belongs to, for example `a100`.
 pub const LABEL_NODE_CLASS: &str = "fireflyer.dev/node-class";
-/// Label on pods and ConfigMaps: the TrainingJob they belong to.
+/// Label on pods and ConfigMaps: the TrainingJob or NodeValidation they belong to.
 pub const LABEL_JOB: &str = "fireflyer.dev/job";
-/// Label on pods, ConfigMaps and Secrets: the uid of the TrainingJob they belong to, which no later
-/// job of its name has.
+/// Label on pods, ConfigMaps and Secrets: the uid of the TrainingJob or NodeValidation they belong
+/// to, which no later one of its name has.
 pub const LABEL_JOB_UID: &str = "fireflyer.dev/job-uid";
 /// Label on pods and ConfigMaps: the attempt they belong to.
 pub const LABEL_ATTEMPT: &str = "fireflyer.dev/attempt";
 /// Label on pods: the node rank inside the attempt.
 pub const LABEL_RANK: &str = "fireflyer.dev/rank";
+/// Label on NodeValidations that a NodeValidationPolicy creates: the policy's name.
+pub const LABEL_VALIDATION_POLICY: &str = "fireflyer.dev/validation-policy";
 /// Label on a Node: its zone (one fat tree).
 pub const LABEL_ZONE: &str = "topology.fireflyer.dev/zone";
 /// Label on a Node: its leaf switch.
@@ -44,6 +48,8 @@ pub const RESOURCE_GPU: &str = "nvidia.com/gpu";
 pub const CONTAINER_TRAINER: &str = "trainer";
 /// Native sidecar that runs HFReduce.
 pub const CONTAINER_HFREDUCE: &str = "hfreduce";
+/// Container of a NodeValidation's pod, which runs the checks.
+pub const CONTAINER_VALIDATOR: &str = "validator";
 
 /// Name of the ConfigMap of one attempt: `<job>-<attempt>`. Its Secret has that and a digest.
 pub fn attempt_name(job: &str, attempt: u32) -> String {

@@ -16,6 +16,11 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
+{{- /* The kinds that own pods, as a list of CEL. */ -}}
+{{- define "fireflyer.kinds" -}}
+['TrainingJob', 'NodeValidation']
+{{- end -}}
+
 {{- define "fireflyer.image" -}}
 {{- $all := .root.Values.images -}}
 {{- $own := get $all (camelcase (.image | replace "-" "_") | untitle) | default dict -}}

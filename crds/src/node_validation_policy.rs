@@ -1,0 +1,220 @@
+//! NodeValidationPolicy: which nodes are validated, how often and how thoroughly. When a node is
+//! due is decided by `core/health`; what a run does and finds is that of `node_validation`.
+#![expect(
+    unreachable_pub,
+    reason = "the schema derive copies each struct into a function"
+)]
+
+use crate::fabric::LABEL_KEY;
+use crate::node_validation::ValidationLevel;
+use crate::schema;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are
+/// due and idle. It never stops a job, and keeps a node from jobs only during a run. A node that
+/// several policies select belongs to the oldest of them.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "fireflyer.dev",
+    version = "v1alpha1",
+    kind = "NodeValidationPolicy",
+    plural = "nodevalidationpolicies",
+    shortname = "nvp",
+    category = "fireflyer",
+    status = "NodeValidationPolicyStatus",
+    derive = "PartialEq",
+    doc = "Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are due and idle. It never stops a job, and keeps a node from jobs only during a run. A node that several policies select belongs to the oldest of them.",
+    printcolumn(name = "Level", type_ = "string", json_path = ".spec.level", description = "How thorough its runs are"),
+    printcolumn(name = "Interval(hours)", type_ = "integer", json_path = ".spec.intervalHours", description = "Hours from the end of a node's run until the node is due again"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes", description = "Nodes that it selects"),
+    printcolumn(name = "Due", type_ = "integer", json_path = ".status.due", description = "Those that are due and have no run yet"),
+    printcolumn(name = "Running", type_ = "integer", json_path = ".status.running", description = "Its runs that are not finished"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed", description = "Nodes whose newest result is Fail"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 30").message(
+        "metadata.name must have at most 30 characters, because its runs are called <policy>-<node>-<hash>: shorten it"
+    ),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message(
+        "metadata.name must start with a letter and hold only lower-case letters, digits and dashes: rename the policy"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeValidationPolicySpec {
+    /// Labels that a node must have, all of them with these values, at most 16. Without any the
+    /// policy is for every node with a class.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "node_selector")]
+    #[x_kube(validation = Rule::new(
+        format!("self.all(key, size(key) <= 316 && key.matches('{LABEL_KEY}'))")
+    )
+    .message("a key of nodeSelector must be that of a label, for example fireflyer.dev/node-class: see kubectl get nodes --show-labels"))]
+    pub node_selector: BTreeMap<String, String>,
+    /// How thorough the runs are: `Quick`, `Standard` (the default) or `Full`, as `kubectl explain
+    /// nodevalidation.spec.level` says it. A job that is created during a run gets the node only
+    /// when the run ends, within seconds for `Quick`, minutes for `Standard`.
+    #[serde(default = "default_level")]
+    pub level: ValidationLevel,
+    /// Hours from the end of a node's newest run of the level, or of a more thorough one, until the
+    /// node is due again, 1 to 8760 (a year); 168 (a week) by default. Each node has up to an
+    /// eighth less, so that not all are due at once; and only an eighth after a run with the
+    /// verdict Error or Skipped. A due node that a job uses is validated when no job uses it any
+    /// more, however long that takes.
+    #[serde(default = "default_interval_hours")]
+    #[schemars(range(min = 1, max = 8760))]
+    pub interval_hours: u32,
+    /// Whether a node that had no run of the level or of a more thorough one is due at once; true
+    /// by default. Otherwise it is due an interval after it was created. Jobs may get a new node
+    /// before its run.
+    #[serde(default = "yes")]
+    pub new_nodes: bool,
+    /// Whether a node is due at once, though at most once an hour, while it is suspect: its peers
+    /// in a job found it silent. True by default.
+    #[serde(default = "yes")]
+    pub suspect_nodes: bool,
+    /// How many runs of the policy may hold a node, or wait for one, at once, 1 to 256; 4 by
+    /// default. Jobs never miss more nodes than that because of the policy.
+    #[serde(default = "default_max_concurrent")]
+    #[schemars(range(min = 1, max = 256))]
+    pub max_concurrent: u32,
+    /// `deadlineSeconds` of its runs: seconds that all checks together may take once a run has its
+    /// node, 30 to 7200; 600 by default.
+    #[serde(default = "default_deadline_seconds")]
+    #[schemars(range(min = 30, max = 7200))]
+    pub deadline_seconds: u32,
+    /// Whether the policy creates no more runs; false by default. Those that it has created go on
+    /// until their end, and no younger policy gets its nodes.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+fn default_level() -> ValidationLevel {
+    ValidationLevel::Standard
+}
+fn default_interval_hours() -> u32 {
+    168
+}
+fn default_max_concurrent() -> u32 {
+    4
+}
+fn default_deadline_seconds() -> u32 {
+    600
+}
+fn yes() -> bool {
+    true
+}
+
+/// Labels of a node. The schema bounds the values; a rule bounds the keys, which no schema can.
+fn node_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": {
+            "type": "string",
+            "maxLength": 63,
+            "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        },
+    })
+}
+
+/// What the leading operator sees of the policy's nodes and runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeValidationPolicyStatus {
+    /// Overlapped: an older policy selects some of the same nodes. They belong to that one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Nodes that the policy selects.
+    #[serde(default)]
+    pub nodes: u32,
+    /// Nodes that are due and have no run yet: they are in use, or `maxConcurrent` is reached.
+    #[serde(default)]
+    pub due: u32,
+    /// Runs of the policy that are not finished, also those that wait for their node.
+    #[serde(default)]
+    pub running: u32,
+    /// Nodes whose newest result is Fail. Jobs may still get them: cordon those to be repaired.
+    #[serde(default)]
+    pub failed: u32,
+    /// Names of these nodes, the first 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub failed_nodes: Vec<String>,
+    /// When the policy created a run last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub last_run_time: Option<Time>,
+    /// When a node is due next. Absent while the policy is suspended or has no nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub next_run_time: Option<Time>,
+    /// Generation of the spec that this status answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NodeValidationPolicy, NodeValidationPolicySpec};
+    use crate::node_validation::ValidationLevel;
+    use serde_json::json;
+
+    #[test]
+    fn an_empty_spec_validates_all_nodes_weekly_by_standard() {
+        let spec: NodeValidationPolicySpec =
+            serde_json::from_value(json!({})).expect("the smallest spec");
+        assert!(spec.node_selector.is_empty());
+        assert_eq!(
+            (spec.level, spec.interval_hours),
+            (ValidationLevel::Standard, 7 * 24)
+        );
+        assert!(spec.new_nodes && spec.suspect_nodes && !spec.suspend);
+        assert_eq!((spec.max_concurrent, spec.deadline_seconds), (4, 600));
+    }
+
+    #[test]
+    fn a_stored_policy_is_read_and_written_without_a_loss() {
+        let stored = json!({
+            "apiVersion": "fireflyer.dev/v1alpha1",
+            "kind": "NodeValidationPolicy",
+            "metadata": { "name": "weekly" },
+            "spec": {
+                "nodeSelector": { "fireflyer.dev/node-class": "a100", "example.com/spare": "" },
+                "level": "Full",
+                "intervalHours": 24,
+                "newNodes": false,
+                "suspectNodes": false,
+                "maxConcurrent": 1,
+                "deadlineSeconds": 7200,
+                "suspend": true,
+            },
+            "status": {
+                "conditions": [{
+                    "type": "Overlapped",
+                    "status": "True",
+                    "reason": "OlderPolicy",
+                    "message": "1 node belongs to the older policy daily",
+                    "lastTransitionTime": "2026-11-24T16:00:09Z",
+                }],
+                "nodes": 20,
+                "due": 3,
+                "running": 1,
+                "failed": 1,
+                "failedNodes": ["gpu-0007.example.com"],
+                "lastRunTime": "2026-11-24T16:00:00Z",
+                "nextRunTime": "2026-11-24T17:00:00Z",
+                "observedGeneration": 2,
+            },
+        });
+        let read: NodeValidationPolicy =
+            serde_json::from_value(stored.clone()).expect("it is read");
+        assert_eq!(
+            serde_json::to_value(read).expect("a policy renders"),
+            stored
+        );
+    }
+}
