@@ -65,7 +65,14 @@ pub struct OperatorArgs {
         default_value = concat!("localhost/fireflyer/hfreduce-sidecar:", env!("CARGO_PKG_VERSION"))
     )]
     pub sidecar_image: String,
-    /// When the kubelet pulls the sidecar's image: Always, IfNotPresent or Never.
+    /// Image of the validator, which checks a node for a NodeValidation.
+    #[arg(
+        long,
+        env = "FIREFLYER_VALIDATOR_IMAGE",
+        default_value = concat!("localhost/fireflyer/validator:", env!("CARGO_PKG_VERSION"))
+    )]
+    pub validator_image: String,
+    /// When the kubelet pulls the images of sidecar and validator: Always, IfNotPresent or Never.
     #[arg(
         long,
         env = "FIREFLYER_SIDECAR_PULL_POLICY",

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use contract::identity::JobId;
-use crds::{Fabric, TrainingJob};
+use crds::{Fabric, NodeValidationPolicy, TrainingJob};
 use kube::ResourceExt;
-use scheduler::JobKey;
+use scheduler::{JobKey, JobKind};
 use tokio::sync::{Notify, watch};
 
 use crate::mirror::{Mirror, Mirrored, ObjectKey};
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::{MirroredAttempt, MirroredClaim, MirroredNode, MirroredPod};
+use crate::workload::{Workload, object_key};
 
 /// A mirror of which the API server has not shown for so long that it is complete is stale: whoever
 /// has a fresher one should lead, and nothing is decided by what it does not show.
@@ -42,6 +43,8 @@ pub struct Mirrors {
     pub nodes: Mirror<MirroredNode>,
     /// TrainingJobs; those that are not over whole, because pods are built from their templates.
     pub jobs: Mirror<MirroredJob>,
+    /// NodeValidations.
+    pub validations: Mirror<MirroredJob>,
     /// ConfigMaps of attempts.
     pub attempts: Mirror<MirroredAttempt>,
     /// Pods of ours.
@@ -50,15 +53,19 @@ pub struct Mirrors {
     pub claims: Mirror<MirroredClaim>,
     /// The Fabric.
     pub fabrics: Mirror<Fabric>,
+    /// NodeValidationPolicies. No plan waits for them.
+    pub policies: Mirror<NodeValidationPolicy>,
 }
 
 impl Mirrored for Fabric {}
+impl Mirrored for NodeValidationPolicy {}
 
 impl Mirrors {
     /// Whether every kind was listed once.
     pub fn is_synced(&self) -> bool {
         self.nodes.is_synced()
             && self.jobs.is_synced()
+            && self.validations.is_synced()
             && self.attempts.is_synced()
             && self.pods.is_synced()
             && self.claims.is_synced()
@@ -71,6 +78,7 @@ impl Mirrors {
         let listed = [
             self.nodes.is_listed(request),
             self.jobs.is_listed(request),
+            self.validations.is_listed(request),
             self.attempts.is_listed(request),
             self.pods.is_listed(request),
             self.claims.is_listed(request),
@@ -85,13 +93,14 @@ impl Mirrors {
     }
 
     /// How long ago each mirror was known to be complete; none before its first listing.
-    pub fn ages(&self, now: Instant) -> [(&'static str, Option<Duration>); 6] {
+    pub fn ages(&self, now: Instant) -> [(&'static str, Option<Duration>); 7] {
         let age = |complete_until: Option<Instant>| {
             complete_until.map(|at| now.saturating_duration_since(at))
         };
         [
             ("Node", age(self.nodes.complete_until())),
             ("TrainingJob", age(self.jobs.complete_until())),
+            ("NodeValidation", age(self.validations.complete_until())),
             ("ConfigMap", age(self.attempts.complete_until())),
             ("Pod", age(self.pods.complete_until())),
             ("PersistentVolumeClaim", age(self.claims.complete_until())),
@@ -105,10 +114,53 @@ impl Mirrors {
         self.ages(now).iter().any(is_stale)
     }
 
-    /// The job of this name, if it is still the one with this uid, and not over.
-    pub fn job(&self, key: &scheduler::JobKey) -> Option<&Arc<TrainingJob>> {
-        let job = self.jobs.get(&key.namespace, &key.name)?.whole()?;
-        (job.metadata.uid.as_deref() == Some(&*key.uid)).then_some(job)
+    /// The jobs of one kind.
+    pub fn of(&self, kind: JobKind) -> &Mirror<MirroredJob> {
+        match kind {
+            JobKind::TrainingJob => &self.jobs,
+            JobKind::NodeValidation => &self.validations,
+        }
+    }
+
+    /// The jobs of one kind, to be changed.
+    pub fn of_mut(&mut self, kind: JobKind) -> &mut Mirror<MirroredJob> {
+        match kind {
+            JobKind::TrainingJob => &mut self.jobs,
+            JobKind::NodeValidation => &mut self.validations,
+        }
+    }
+
+    /// All jobs that are looked at in every pass, of whatever kind.
+    pub fn all_jobs(&self) -> impl Iterator<Item = &MirroredJob> {
+        self.jobs.values().chain(self.validations.values())
+    }
+
+    /// All jobs that are over, of whatever kind.
+    pub fn all_over(&self) -> impl Iterator<Item = &MirroredJob> {
+        self.jobs.resting().chain(self.validations.resting())
+    }
+
+    /// What is kept under the name of a job, perhaps of another of that name.
+    pub fn named(&self, key: &JobKey) -> Option<&MirroredJob> {
+        let (namespace, name) = object_key(key);
+        self.of(key.kind).get(&namespace, &name)
+    }
+
+    /// The object of this name, if it is still the one with this uid, and not over.
+    pub fn workload(&self, key: &JobKey) -> Option<&Workload> {
+        let job = self.named(key)?.whole()?;
+        (job.metadata().uid.as_deref() == Some(&*key.uid)).then_some(job)
+    }
+
+    /// The same of a TrainingJob.
+    pub fn job(&self, key: &JobKey) -> Option<&Arc<TrainingJob>> {
+        self.workload(key)?.training()
+    }
+
+    /// The object of a job does not exist.
+    pub fn job_missing(&mut self, key: &JobKey) {
+        let (namespace, name) = object_key(key);
+        self.of_mut(key.kind).missing(&namespace, &name);
     }
 
     /// The Fabric, once there is one.

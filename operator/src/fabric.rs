@@ -32,6 +32,14 @@ type Row = (CapacityStatus, BTreeMap<&'static str, u32>);
 pub struct FabricObservation {
     counts: FabricStatus,
     storms: Vec<Storm>,
+    held: BTreeSet<Arc<str>>,
+}
+
+impl FabricObservation {
+    /// Names of the nodes that an attempt has, or that a pod of ours is on.
+    pub fn held(&self) -> &BTreeSet<Arc<str>> {
+        &self.held
+    }
 }
 
 /// Writes the status whenever what it would say has changed. None is seen while another replica
@@ -204,6 +212,7 @@ pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> FabricObservation {
     FabricObservation {
         counts: status,
         storms: states.storms().to_vec(),
+        held: taken.iter().map(|name| name.as_str().into()).collect(),
     }
 }
 
@@ -255,6 +264,7 @@ mod tests {
     fn nodes_are_counted_by_class_and_zone_with_the_reason_why_not() {
         let over = crate::training_job::mirrored_job::Over {
             key: scheduler::JobKey {
+                kind: scheduler::JobKind::TrainingJob,
                 namespace: "team".into(),
                 name: "digits".into(),
                 uid: "u-1".into(),
@@ -265,6 +275,7 @@ mod tests {
             attempt: 2,
             finished_at: Timestamp::default(),
             ttl: None,
+            run: None,
             seen: None,
         };
         let mut job = over.as_job();

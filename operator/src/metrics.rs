@@ -25,6 +25,8 @@ pub struct Metrics {
     pub jobs: IntGaugeVec,
     /// Nodes by state.
     pub nodes: IntGaugeVec,
+    /// Nodes by the verdict of their newest validation.
+    pub validated: IntGaugeVec,
     /// How long ago each mirror was known to be complete.
     pub watch_age: GaugeVec,
     /// Nodes that all jobs avoid.
@@ -85,6 +87,11 @@ impl Metrics {
                 "fireflyer_nodes",
                 "Nodes with a class by state: usable, no-new-work, leaving, suspect, short, lost.",
                 &["class", "state"],
+            )?,
+            validated: registry.gauges(
+                "fireflyer_validated_nodes",
+                "Nodes by the verdict of their newest finished validation: Pass, Warn, Fail, Error, Skipped.",
+                &["verdict"],
             )?,
             watch_age: registry.floats(
                 "fireflyer_watch_age_seconds",

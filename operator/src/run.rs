@@ -25,7 +25,7 @@ use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
 use crate::training_job::reconcile::{Reconciler, STALLED};
 use crate::training_job::write::Writer;
-use crate::{bootstrap, fabric, watch as watches};
+use crate::{bootstrap, fabric, node_validation, watch as watches};
 
 /// Port of health and metrics.
 const METRICS_PORT: u16 = 9400;
@@ -102,6 +102,7 @@ async fn operate(
         rendezvous_service_port: _,
         rendezvous_listen,
         sidecar_image,
+        validator_image,
         sidecar_pull_policy,
         pull_secrets,
         sidecar_numa,
@@ -145,6 +146,7 @@ async fn operate(
     let (gone_sender, gone) = watch::channel(Vec::new());
     let settings = Settings {
         sidecar_image,
+        validator_image,
         sidecar_pull_policy,
         pull_secrets,
         sidecar_numa,
@@ -191,6 +193,12 @@ async fn operate(
     )
     .watched_by(watchdog);
     let seen = reconciler.seen();
+    let keeping = tokio::spawn(node_validation::policy::keep(
+        Arc::clone(&cluster),
+        writer.clone(),
+        seen.clone(),
+        shutdown.clone(),
+    ));
     let reporting = tokio::spawn(fabric::report(
         cluster,
         writer,
@@ -209,6 +217,9 @@ async fn operate(
     reporting
         .await
         .context("failed to join the report on the Fabric")?;
+    keeping
+        .await
+        .context("failed to join the keeper of validation policies")?;
     watching.shutdown().await;
     info!("stopped");
     Ok(())
@@ -236,6 +247,7 @@ pub(crate) async fn lead(
         // They say what the leader sees; a replica that does not plan would show it for ever.
         metrics.jobs.reset();
         metrics.nodes.reset();
+        metrics.validated.reset();
         metrics.avoided.reset();
         metrics.storms.reset();
         metrics.leader.set(0);

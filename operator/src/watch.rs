@@ -7,11 +7,12 @@ mod follow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{Fabric, TrainingJob, names};
+use crds::{Fabric, NodeValidation, NodeValidationPolicy, TrainingJob, names};
 use futures::future::BoxFuture;
 use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
 use prometheus::GaugeVec;
+use scheduler::JobKind;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -19,9 +20,9 @@ use tracing::warn;
 use crate::cluster::{SharedCluster, now};
 use crate::proof::Masters;
 use crate::training_job::mirrored_job::MirroredJob;
-use crate::training_job::observe;
 use crate::training_job::translate::{self, AttemptProof};
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
+use crate::workload::Workload;
 use follow::{Scope, watch};
 
 /// How often the ages are shown.
@@ -74,12 +75,26 @@ pub fn start(
         to(),
         |mirrors| &mut mirrors.jobs,
         move |job| {
-            let mirrored = MirroredJob::guarded(job)?;
-            if let Some(key) = mirrored.whole().and_then(|job| observe::key(job)) {
+            let mirrored = MirroredJob::guarded(job, JobKind::TrainingJob)?;
+            if let Some(key) = mirrored.whole().and_then(Workload::key) {
                 noting.note_job(&key);
             }
             Some(mirrored)
         },
+    ));
+    spawn(watch(
+        Api::<DeserializeGuard<NodeValidation>>::all(client.clone()),
+        all,
+        to(),
+        |mirrors| &mut mirrors.validations,
+        |job| MirroredJob::guarded(job, JobKind::NodeValidation),
+    ));
+    spawn(watch(
+        Api::<DeserializeGuard<NodeValidationPolicy>>::all(client.clone()),
+        all,
+        to(),
+        |mirrors| &mut mirrors.policies,
+        policy,
     ));
     spawn(watch(
         Api::<AttemptView>::all(client.clone()),
@@ -132,6 +147,21 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Mirro
         }
     }
     Some(attempt)
+}
+
+/// A policy as it is kept. One that this release cannot read creates nothing.
+fn policy(policy: DeserializeGuard<NodeValidationPolicy>) -> Option<NodeValidationPolicy> {
+    let name = policy.name_any();
+    match policy.0 {
+        Ok(mut policy) => {
+            policy.metadata.managed_fields = None;
+            Some(policy)
+        }
+        Err(error) => {
+            warn!(name, %error, "failed to read a validation policy; it is ignored until a release that reads it runs");
+            None
+        }
+    }
 }
 
 /// Shows how old each mirror is, for ever.

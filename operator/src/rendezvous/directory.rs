@@ -197,6 +197,7 @@ mod tests {
     fn an_unknown_job_costs_no_look_at_the_mirrors() {
         let cluster = Arc::new(SharedCluster::default());
         let known = JobKey {
+            kind: scheduler::JobKind::TrainingJob,
             namespace: "team".into(),
             name: "digits".into(),
             uid: "u-1".into(),
@@ -220,6 +221,7 @@ mod tests {
             ClusterDirectory::new(Arc::default(), Arc::new(Masters::new([7; 32], None)));
         let gang = |nodes: usize| Gang {
             job: JobKey {
+                kind: scheduler::JobKind::TrainingJob,
                 namespace: "team".into(),
                 name: "digits".into(),
                 uid: "u-1".into(),

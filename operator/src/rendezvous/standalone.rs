@@ -117,6 +117,7 @@ impl OneGang {
         Ok(Self {
             gang: Arc::new(Gang {
                 job: JobKey {
+                    kind: scheduler::JobKind::TrainingJob,
                     namespace: job.namespace.into(),
                     name: job.name.into(),
                     uid: job.uid.into(),

@@ -109,6 +109,7 @@ mod tests {
     fn gang(attempt: u32) -> Arc<Gang> {
         Arc::new(Gang {
             job: JobKey {
+                kind: scheduler::JobKind::TrainingJob,
                 namespace: "team".into(),
                 name: "digits".into(),
                 uid: "u-1".into(),

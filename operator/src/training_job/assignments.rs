@@ -4,13 +4,12 @@
 use std::collections::BTreeSet;
 
 use crds::fabric::FabricSpec;
-use crds::training_job::TrainingJob;
 use scheduler::{Doubt, JobKey, Timestamp};
 use topology::NodeName;
 
 use crate::cluster::Mirrors;
 use crate::training_job::translate::{AttemptProof, MirroredAttempt};
-use crate::training_job::{observe, status};
+use crate::workload::Workload;
 
 /// What the ConfigMaps of attempts say, as far as it is known to be the operator's word. Where it
 /// is not, the pods of a gang that is whole say where it is.
@@ -48,8 +47,7 @@ pub fn known(
         }
     }
     for (job, number) in mirrors
-        .jobs
-        .values()
+        .all_jobs()
         .filter_map(|mirrored| held(mirrored.whole()?))
     {
         let name = crds::names::attempt_name(&job.name, number);
@@ -79,19 +77,18 @@ pub fn known(
 }
 
 /// The attempt of a job that holds nodes.
-fn held(job: &TrainingJob) -> Option<(JobKey, u32)> {
-    let status = job.status.as_ref()?;
-    let phase = status::phase_from_api(status.phase);
-    let held = phase.holds_nodes().then_some(status.attempt)?;
-    Some((observe::key(job)?, held))
+fn held(job: &Workload) -> Option<(JobKey, u32)> {
+    let status = job.status()?;
+    let held = status.phase.holds_nodes().then_some(status.attempt)?;
+    Some((job.key()?, held))
 }
 
 /// The nodes of a job's current attempt, by rank, as its pods say; none unless all of them are
 /// there. Nobody but the operator creates pods that ask for their node, so they need no other
 /// proof. Of who was lost the node has no name.
 pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec<NodeName>> {
-    let job = mirrors.job(key)?;
-    let status = job.status.as_ref().map(status::from_api)?;
+    let job = mirrors.workload(key)?;
+    let status = job.status()?;
     if status.attempt != attempt {
         return None;
     }
@@ -107,7 +104,7 @@ pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec
         pod.map(|mirrored| mirrored.pod.node.clone())
             .or_else(nobody)
     };
-    (0..job.spec.nodes).map(node).collect()
+    (0..job.nodes()).map(node).collect()
 }
 
 fn crosses(mirrors: &Mirrors, fabric: &FabricSpec, nodes: &[NodeName]) -> bool {
@@ -122,9 +119,10 @@ fn crosses(mirrors: &Mirrors, fabric: &FabricSpec, nodes: &[NodeName]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Instant;
 
+    use crds::TrainingJob;
+    use scheduler::JobKind;
     use serde_json::json;
 
     use super::*;
@@ -167,10 +165,7 @@ mod tests {
             (name, translate::pod(view).unwrap())
         };
         Mirrors {
-            jobs: mirror(vec![(
-                "digits".to_owned(),
-                MirroredJob::new(&Arc::new(job)),
-            )]),
+            jobs: mirror(vec![("digits".to_owned(), MirroredJob::new(job.into()))]),
             pods: mirror(nodes.iter().enumerate().map(pod).collect()),
             ..Mirrors::default()
         }
@@ -178,6 +173,7 @@ mod tests {
 
     fn key() -> JobKey {
         JobKey {
+            kind: JobKind::TrainingJob,
             namespace: "team".into(),
             name: "digits".into(),
             uid: "u-1".into(),

@@ -1,25 +1,27 @@
-//! What is kept of a TrainingJob: all of one that may still run, little of one that is over, and
-//! who it is of one that this release cannot read.
+//! What is kept of a job: all of one that may still run, little of one that is over, and who it is
+//! of one that this release cannot read.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crds::names;
-use crds::training_job::{Phase, TrainingJob};
-use kube::ResourceExt;
 use kube::core::DeserializeGuard;
-use scheduler::{DryRun, Job, JobKey, JobStatus, Timestamp};
+use kube::{Resource, ResourceExt};
+use scheduler::{DryRun, Job, JobKey, JobKind, JobPhase, JobStatus, Timestamp};
 use tracing::warn;
 
 use crate::clock;
 use crate::mirror::{Mirrored, ObjectKey};
-use crate::training_job::{observe, status, translate};
+use crate::node_validation::Run;
+use crate::training_job::translate;
+use crate::workload::Workload;
 
-/// What is kept of a TrainingJob.
+/// What is kept of a TrainingJob or a NodeValidation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MirroredJob {
     /// Everything but the record of who set which field.
-    Whole(Arc<TrainingJob>),
+    Whole(Workload),
     /// It has ended and holds nothing.
     Over(Over),
     /// A newer release wrote what this one does not know: not to be touched.
@@ -27,7 +29,7 @@ pub enum MirroredJob {
 }
 
 /// What is kept of a job that has ended and holds nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Over {
     /// Who it is.
     pub key: JobKey,
@@ -43,28 +45,36 @@ pub struct Over {
     pub finished_at: Timestamp,
     /// How long it is kept.
     pub ttl: Option<Duration>,
+    /// What it found, if it validated a node.
+    pub run: Option<Arc<Run>>,
     /// Since when that is known, by our own clock.
     pub seen: Option<Instant>,
 }
 
 impl MirroredJob {
     /// What is kept of a job.
-    pub fn new(job: &Arc<TrainingJob>) -> Self {
-        over(job).map_or_else(|| Self::Whole(Arc::clone(job)), Self::Over)
+    pub fn new(job: Workload) -> Self {
+        over(&job).map_or_else(|| Self::Whole(job), Self::Over)
     }
 
-    /// What is kept of a job that perhaps cannot be read.
-    pub fn guarded(job: DeserializeGuard<TrainingJob>) -> Option<Self> {
+    /// What is kept of a job of this kind that perhaps cannot be read.
+    pub fn guarded<K>(job: DeserializeGuard<K>, kind: JobKind) -> Option<Self>
+    where
+        K: Resource<DynamicType = ()> + Into<Workload> + Clone + Debug,
+    {
         let (name, namespace, uid) = (job.name_any(), job.namespace(), job.uid());
         match job.0 {
-            Ok(mut job) => {
-                job.metadata.managed_fields = None;
-                Some(Self::new(&Arc::new(job)))
-            }
+            Ok(job) => Some(Self::new(job.into().slim())),
             Err(error) => {
-                warn!(namespace, name, %error, "failed to read a job; it is ignored until a release that reads it runs");
+                let kind_name = kind.as_str();
+                warn!(kind = kind_name, namespace, name, %error, "failed to read a job; it is ignored until a release that reads it runs");
+                let namespace = match kind {
+                    JobKind::TrainingJob => namespace?.into(),
+                    JobKind::NodeValidation => names::VALIDATION_NAMESPACE.into(),
+                };
                 Some(Self::Unreadable(JobKey {
-                    namespace: namespace?.into(),
+                    kind,
+                    namespace,
                     name: name.into(),
                     uid: uid?.into(),
                 }))
@@ -81,7 +91,7 @@ impl MirroredJob {
     }
 
     /// The whole job, of one that is not over.
-    pub fn whole(&self) -> Option<&Arc<TrainingJob>> {
+    pub fn whole(&self) -> Option<&Workload> {
         match self {
             Self::Whole(job) => Some(job),
             Self::Over(_) | Self::Unreadable(_) => None,
@@ -98,13 +108,14 @@ impl Over {
     /// What the planner needs to clean up after it.
     pub fn as_job(&self) -> Job {
         let phase = match self.succeeded {
-            true => scheduler::JobPhase::Succeeded,
-            false => scheduler::JobPhase::Failed,
+            true => JobPhase::Succeeded,
+            false => JobPhase::Failed,
         };
         Job {
             key: self.key.clone(),
             created: self.created,
             nodes: 1,
+            pin: None,
             class: "".into(),
             procs_per_node: None,
             zone_policy: scheduler::ZonePolicy::default(),
@@ -148,36 +159,37 @@ impl Mirrored for MirroredJob {
 }
 
 /// What is kept of a job if it has ended, holds nothing, and all of its spec is taken note of.
-fn over(job: &TrainingJob) -> Option<Over> {
-    let status = job.status.as_ref()?;
+fn over(job: &Workload) -> Option<Over> {
+    let status = job.status()?;
     let succeeded = match status.phase {
-        Phase::Succeeded => true,
-        Phase::Failed => false,
-        Phase::Queued
-        | Phase::Assigned
-        | Phase::Starting
-        | Phase::Running
-        | Phase::Interrupting
-        | Phase::Restarting
-        | Phase::Suspended => return None,
+        JobPhase::Succeeded => true,
+        JobPhase::Failed => false,
+        JobPhase::Queued
+        | JobPhase::Assigned
+        | JobPhase::Starting
+        | JobPhase::Running
+        | JobPhase::Interrupting
+        | JobPhase::Restarting
+        | JobPhase::Suspended => return None,
     };
-    let metadata = &job.metadata;
-    let held = job.finalizers().iter().any(|one| one == names::FINALIZER);
-    if held || metadata.deletion_timestamp.is_some() {
+    let metadata = job.metadata();
+    let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
+    let held = finalizers.iter().any(|one| one == names::FINALIZER);
+    if held || metadata.deletion_timestamp.is_some() || !job.is_observed() {
         return None;
     }
-    if status.observed_generation != metadata.generation {
-        return None;
-    }
-    let seconds = job.spec.ttl_seconds_after_finished;
     Some(Over {
-        key: observe::key(job)?,
+        key: job.key()?,
         version: metadata.resource_version.clone()?,
         created: translate::created(metadata),
         succeeded,
         attempt: status.attempt,
-        finished_at: status::finished_at(status)?,
-        ttl: seconds.map(|seconds| Duration::from_secs(seconds.into())),
+        finished_at: status.finished_at?,
+        ttl: job.ttl(),
+        run: match job {
+            Workload::Training(_) => None,
+            Workload::Validation(validation) => Some(Arc::new(Run::of(validation))),
+        },
         seen: None,
     })
 }

@@ -17,8 +17,10 @@ use scheduler::{
 use topology::NodeName;
 
 use crate::cluster::Mirrors;
+use crate::node_validation;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::{assignments, translate};
+use crate::workload::Workload;
 
 /// What the rendezvous service knows beyond the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +40,12 @@ pub struct Reports {
 /// contains those that left something running, and those whose time is over.
 pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
-    let mut jobs: Vec<Job> = mirrors
-        .jobs
-        .values()
-        .filter_map(|mirrored| job::of(mirrored.whole()?, fabric, mirrors))
+    let whole = mirrors.all_jobs().filter_map(MirroredJob::whole);
+    let mut jobs: Vec<Job> = whole
+        .filter_map(|workload| match workload {
+            Workload::Training(job) => job::of(workload, job, fabric, mirrors),
+            Workload::Validation(validation) => node_validation::job(workload, validation),
+        })
         .collect();
     let mut pods: Vec<Pod> = mirrors
         .pods
@@ -49,15 +53,15 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         .map(|mirrored| mirrored.pod.clone())
         .collect();
     let left: BTreeSet<&JobKey> = pods.iter().map(|pod| &pod.job).chain(expired).collect();
-    let over =
-        left.into_iter()
-            .filter_map(|key| match mirrors.jobs.get(&key.namespace, &key.name)? {
-                MirroredJob::Over(over) if over.key == *key => Some(over.as_job()),
-                MirroredJob::Over(_) | MirroredJob::Whole(_) | MirroredJob::Unreadable(_) => None,
-            });
+    let over = left
+        .into_iter()
+        .filter_map(|key| match mirrors.named(key)? {
+            MirroredJob::Over(over) if over.key == *key => Some(over.as_job()),
+            MirroredJob::Over(_) | MirroredJob::Whole(_) | MirroredJob::Unreadable(_) => None,
+        });
     let over: Vec<Job> = over.collect();
     jobs.extend(over);
-    let unreadable = mirrors.jobs.values().filter_map(MirroredJob::unreadable);
+    let unreadable = mirrors.all_jobs().filter_map(MirroredJob::unreadable);
     let unreadable: Vec<JobKey> = unreadable.cloned().collect();
     let mut mirrored = Vec::new();
     for key in jobs.iter().map(|job| &job.key).chain(&unreadable) {
@@ -98,7 +102,7 @@ pub fn expired(
 ) -> (Vec<JobKey>, Option<Timestamp>) {
     let mut expired = Vec::new();
     let mut next: Option<Timestamp> = None;
-    for mirrored in mirrors.jobs.resting() {
+    for mirrored in mirrors.all_over() {
         let MirroredJob::Over(over) = mirrored else {
             continue;
         };
@@ -137,13 +141,4 @@ pub fn class_of<'a>(job: &TrainingJob, fabric: &'a FabricSpec) -> Option<&'a Nod
 fn class_name(job: &TrainingJob) -> Option<&String> {
     let given = || job.status.as_ref()?.node_class.as_ref();
     job.spec.node_class.as_ref().or_else(given)
-}
-
-/// Who a job is.
-pub fn key(job: &TrainingJob) -> Option<JobKey> {
-    Some(JobKey {
-        namespace: job.metadata.namespace.as_deref()?.into(),
-        name: job.metadata.name.as_deref()?.into(),
-        uid: job.metadata.uid.as_deref()?.into(),
-    })
 }

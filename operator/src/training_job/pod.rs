@@ -8,11 +8,14 @@ use contract::CheckpointRef;
 use crds::fabric::NodeClass;
 use crds::names;
 use crds::training_job::TrainingJob;
+use scheduler::JobKind;
 use serde_json::{Map, Value, json};
 
 use containers::{plain, sidecar, trainer};
 pub use template::{claims, template_problem};
 use volumes::volumes_of;
+
+use crate::workload::owner_reference;
 
 /// Where the checkpoint's claim is mounted in the trainer.
 const CHECKPOINT_PATH: &str = "/checkpoint";
@@ -24,7 +27,7 @@ const VOLUME_KEY: &str = "fireflyer-key";
 const VOLUME_SHARED_MEMORY: &str = "fireflyer-shm";
 const VOLUME_CHECKPOINT: &str = "fireflyer-checkpoint";
 /// From the chart; it does not preempt, so a job never pushes out another by priority.
-const PRIORITY_CLASS: &str = "fireflyer-training";
+pub(crate) const PRIORITY_CLASS: &str = "fireflyer-training";
 /// On top of acknowledging and saving: signals, the sidecar's end, the report.
 const GRACE_MARGIN_SECONDS: u32 = 10;
 
@@ -33,7 +36,9 @@ const GRACE_MARGIN_SECONDS: u32 = 10;
 pub struct Settings {
     /// Image of the sidecar.
     pub sidecar_image: String,
-    /// When the kubelet pulls it.
+    /// Image of the validator.
+    pub validator_image: String,
+    /// When the kubelet pulls these images.
     pub sidecar_pull_policy: String,
     /// Names of Secrets with registry credentials, expected in the namespace of each job.
     pub pull_secrets: Vec<String>,
@@ -92,7 +97,7 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
         "name": names::pod_name(name, rank.attempt, rank.rank),
         "namespace": job.metadata.namespace,
         "labels": {},
-        "ownerReferences": [owner_reference(job)],
+        "ownerReferences": [owner_reference(JobKind::TrainingJob, &job.metadata)],
     });
     if let Some(given) = &template.metadata {
         metadata["labels"] = json!(given.labels);
@@ -112,18 +117,6 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
         "kind": "Pod",
         "metadata": metadata,
         "spec": spec(job, class, settings, rank),
-    })
-}
-
-/// Makes the garbage collector remove an object with its job.
-pub fn owner_reference(job: &TrainingJob) -> Value {
-    json!({
-        "apiVersion": format!("{}/v1alpha1", names::GROUP),
-        "kind": "TrainingJob",
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-        "controller": true,
-        "blockOwnerDeletion": true,
     })
 }
 
@@ -186,7 +179,7 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
     Value::Object(spec)
 }
 
-fn pinned_to(node: &str) -> Value {
+pub(crate) fn pinned_to(node: &str) -> Value {
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
     let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})

@@ -53,12 +53,14 @@ fn class() -> NodeClass {
             memory: "16Gi".to_owned(),
         },
         shared_memory: None,
+        floors: Vec::new(),
     }
 }
 
 fn settings() -> Settings {
     Settings {
         sidecar_image: "localhost/fireflyer/hfreduce-sidecar:0.1.0".to_owned(),
+        validator_image: "localhost/fireflyer/validator:0.1.0".to_owned(),
         rendezvous: "10.96.0.7:9443".to_owned(),
         sidecar_numa: "auto".to_owned(),
         sidecar_env: Vec::new(),

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::fabric::FabricSpec;
-use crds::training_job::TrainingJob;
 use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -35,6 +34,7 @@ use crate::metrics::Metrics;
 use crate::training_job::apply::{self, Applier, Stopped, Wait};
 use crate::training_job::observe::{self, Reports};
 use crate::training_job::write::WritePurpose;
+use crate::workload::Workload;
 use doubts::Doubts;
 use dry_runs::DryRuns;
 use gauges::Ended;
@@ -95,7 +95,7 @@ struct Sweep {
 /// One look at the cluster.
 struct Observed {
     snapshot: Snapshot,
-    jobs: BTreeMap<JobKey, Arc<TrainingJob>>,
+    jobs: BTreeMap<JobKey, Workload>,
     fabric: Arc<FabricSpec>,
 }
 
@@ -219,7 +219,12 @@ impl Reconciler {
             .plan_seconds
             .with_label_values::<&str>(&[])
             .observe(started.elapsed().as_secs_f64());
-        gauges::show(&self.metrics, &observed.snapshot, self.sweep.ended, &states);
+        gauges::show(
+            &self.metrics,
+            &observed.snapshot,
+            &self.sweep.ended,
+            &states,
+        );
         self.seen
             .send_replace(Some(fabric::seen(&observed.snapshot, &states)));
         drop(states);
@@ -276,11 +281,10 @@ impl Reconciler {
         snapshot.is_stale = mirrors.is_stale(now);
         let fabric = Arc::new(mirrors.fabric()?.spec.clone());
         let jobs: BTreeMap<_, _> = mirrors
-            .jobs
-            .values()
+            .all_jobs()
             .filter_map(|mirrored| {
                 let job = mirrored.whole()?;
-                Some((observe::key(job)?, Arc::clone(job)))
+                Some((job.key()?, job.clone()))
             })
             .collect();
         drop(mirrors);
@@ -472,7 +476,7 @@ impl Sweep {
 
     fn look(&mut self, mirrors: &Mirrors) {
         let now = Instant::now();
-        let count = mirrors.jobs.resting_len();
+        let count = mirrors.jobs.resting_len() + mirrors.validations.resting_len();
         if count != self.count {
             self.count = count;
             let soon = self.last.map_or(now, |last| last + SWEEP_PERIOD);

@@ -30,21 +30,10 @@ pub fn to_api(
     generation: Option<i64>,
     seen: Option<&TrainingJobStatus>,
 ) -> TrainingJobStatus {
-    let conditions = status
-        .conditions
-        .iter()
-        .map(|(kind, condition)| ApiCondition {
-            type_: kind.as_str().to_owned(),
-            status: if condition.holds { "True" } else { "False" }.to_owned(),
-            reason: condition.reason.clone(),
-            message: condition.message.clone(),
-            last_transition_time: time(condition.since),
-            observed_generation: generation,
-        });
     TrainingJobStatus {
         phase: phase_to_api(status.phase),
         reason: reason(status),
-        conditions: conditions.collect(),
+        conditions: conditions_to_api(&status.conditions, generation),
         attempt: status.attempt,
         restarts: status.restarts,
         restart_times: status.restart_times.iter().copied().map(time).collect(),
@@ -264,7 +253,24 @@ pub fn finished_at(status: &TrainingJobStatus) -> Option<Timestamp> {
     end.map(timestamp)
 }
 
-fn conditions_from_api(conditions: &[ApiCondition]) -> BTreeMap<ConditionKind, Condition> {
+/// Conditions as the API shows them.
+pub fn conditions_to_api(
+    conditions: &BTreeMap<ConditionKind, Condition>,
+    generation: Option<i64>,
+) -> Vec<ApiCondition> {
+    let conditions = conditions.iter().map(|(kind, condition)| ApiCondition {
+        type_: kind.as_str().to_owned(),
+        status: if condition.holds { "True" } else { "False" }.to_owned(),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+        last_transition_time: time(condition.since),
+        observed_generation: generation,
+    });
+    conditions.collect()
+}
+
+/// Conditions as the planner recorded them, those that this release knows.
+pub fn conditions_from_api(conditions: &[ApiCondition]) -> BTreeMap<ConditionKind, Condition> {
     let known = |name: &str| {
         ConditionKind::ALL
             .into_iter()
@@ -287,7 +293,7 @@ fn conditions_from_api(conditions: &[ApiCondition]) -> BTreeMap<ConditionKind, C
 
 /// The API's times have whole seconds. Rounding up keeps a back-off at least as long as planned,
 /// and the planner's own recorded times are compared after the same rounding.
-fn time(at: Timestamp) -> Time {
+pub fn time(at: Timestamp) -> Time {
     let seconds = at.as_millis().div_ceil(1000);
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     Time(jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX))

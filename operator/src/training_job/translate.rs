@@ -7,8 +7,8 @@ use contract::assignment::{Assignment, LIMIT_BYTES};
 use contract::run_dir::{self, CauseKind};
 use contract::termination::{RunOutcome, TerminationMessage};
 use crds::names;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use scheduler::{Exit, JobKey, PodState, Problem, ProgramCause, Ready, Timestamp, Wish};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use scheduler::{Exit, JobKey, JobKind, PodState, Problem, ProgramCause, Ready, Timestamp, Wish};
 use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
 use crate::mirror::{Mirrored, ObjectKey};
@@ -45,6 +45,8 @@ const TEXT_BYTES: usize = 1024;
 pub struct MirroredNode {
     /// Its name.
     pub name: NodeName,
+    /// When it was created.
+    pub created: Timestamp,
     /// Its labels.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
     /// Its condition `Ready`.
@@ -145,6 +147,8 @@ pub struct MirroredPod {
     pub uid: Arc<str>,
     /// Whether the uid of its job is on its label, so that a selector finds it.
     pub is_labelled: bool,
+    /// What its validator said at its end.
+    pub report: Option<Arc<str>>,
 }
 
 impl Mirrored for MirroredPod {
@@ -182,14 +186,26 @@ pub fn created(metadata: &ObjectMeta) -> Timestamp {
         .unwrap_or_default()
 }
 
+/// The kind of job that has its pods in a namespace.
+fn kind_in(namespace: &str) -> JobKind {
+    match namespace == names::VALIDATION_NAMESPACE {
+        true => JobKind::NodeValidation,
+        false => JobKind::TrainingJob,
+    }
+}
+
 /// The job that owns an object.
 pub fn owner(metadata: &ObjectMeta) -> Option<JobKey> {
+    let namespace = metadata.namespace.as_deref()?;
+    let kind = kind_in(namespace);
     let owners = metadata.owner_references.as_ref()?;
-    let owner = owners
-        .iter()
-        .find(|owner| owner.kind == "TrainingJob" && owner.api_version == names::API_VERSION)?;
+    let is_ours = |owner: &&OwnerReference| {
+        owner.kind == kind.as_str() && owner.api_version == names::API_VERSION
+    };
+    let owner = owners.iter().find(is_ours)?;
     Some(JobKey {
-        namespace: metadata.namespace.as_deref()?.into(),
+        kind,
+        namespace: namespace.into(),
         name: owner.name.as_str().into(),
         uid: owner.uid.as_str().into(),
     })
@@ -212,8 +228,10 @@ pub fn job_of(metadata: &ObjectMeta) -> Option<JobKey> {
     owner(metadata).or_else(|| {
         let labels = metadata.labels.as_ref()?;
         let uid = labels.get(names::LABEL_JOB_UID);
+        let namespace = metadata.namespace.as_deref()?;
         Some(JobKey {
-            namespace: metadata.namespace.as_deref()?.into(),
+            kind: kind_in(namespace),
+            namespace: namespace.into(),
             name: labels.get(names::LABEL_JOB)?.as_str().into(),
             uid: uid.map(String::as_str).unwrap_or_default().into(),
         })
@@ -259,8 +277,10 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
             milli: quantity::milli(text).unwrap_or(0),
         })
     };
+    let created = created(&metadata);
     let labels = metadata.labels.unwrap_or_default();
     Some(MirroredNode {
+        created,
         name: metadata.name?.into(),
         labels: labels
             .iter()
@@ -393,6 +413,8 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
     };
     Some(MirroredPod {
         pod,
+        report: ended(&view.status.container_statuses, names::CONTAINER_VALIDATOR)
+            .map(|ended| ended.message.as_str().into()),
         uid: view.metadata.uid.as_deref().unwrap_or_default().into(),
         is_labelled,
     })
@@ -400,10 +422,14 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
 
 fn pod_state(view: &PodView) -> PodState {
     let status = &view.status;
-    let trainer = status
-        .container_statuses
-        .iter()
-        .find(|status| status.name == names::CONTAINER_TRAINER);
+    let containers = &status.container_statuses;
+    if let Some(ended) = ended(containers, names::CONTAINER_VALIDATOR) {
+        // What it reports is read where it is judged.
+        return without_message(view, ended);
+    }
+    let is_main =
+        |name: &str| [names::CONTAINER_TRAINER, names::CONTAINER_VALIDATOR].contains(&name);
+    let trainer = containers.iter().find(|status| is_main(&status.name));
     if let Some(ended) = trainer.and_then(|trainer| trainer.state.terminated.as_ref()) {
         return trainer_ended(view, ended);
     }
@@ -424,6 +450,12 @@ fn pod_state(view: &PodView) -> PodState {
         .into_iter()
         .find_map(blocked)
         .map_or(PodState::Starting, PodState::Blocked)
+}
+
+/// How a container ended, if it has.
+fn ended<'a>(containers: &'a [ContainerStatusView], name: &str) -> Option<&'a TerminatedView> {
+    let container = containers.iter().find(|status| status.name == name)?;
+    container.state.terminated.as_ref()
 }
 
 fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
@@ -451,6 +483,11 @@ fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
         };
     }
     // No word of the launcher: it was killed, or it never ran.
+    without_message(view, ended)
+}
+
+/// A container of which only Kubernetes says how it ended.
+fn without_message(view: &PodView, ended: &TerminatedView) -> PodState {
     if ended.exit_code == 0 {
         return PodState::Succeeded;
     }
@@ -473,9 +510,11 @@ fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
     let reason =
         (!ended.reason.is_empty() && ended.reason != "Error").then(|| ended.reason.clone());
     PodState::Failed(Exit {
+        code: Some(ended.exit_code),
+        finished: ended.finished_at.as_ref().map(timestamp),
         reason,
         log,
-        ..exit
+        ..Exit::default()
     })
 }
 

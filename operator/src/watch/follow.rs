@@ -30,6 +30,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// The position is too old: what happened since is known only by listing.
 const GONE: u16 = 410;
+/// The API server does not know the kind.
+const NO_SUCH_KIND: u16 = 404;
 
 /// Which objects of a kind are watched.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,7 +142,16 @@ where
         };
         loop {
             let page = timeout(ANSWER, self.api.list(&params)).await;
-            let page = page.map_err(|_elapsed| Error::Silent(ANSWER))??;
+            let page = match page.map_err(|_elapsed| Error::Silent(ANSWER))? {
+                Ok(page) => page,
+                // Its CRD is not installed: there is none, and nobody waits for it.
+                Err(kube::Error::Api(status)) if status.code == NO_SUCH_KIND => {
+                    self.with(Mirror::listing_done);
+                    self.cluster.notify();
+                    return Err(Error::Api(kube::Error::Api(status)));
+                }
+                Err(error) => return Err(error.into()),
+            };
             for object in page.items {
                 let (key, version) = (key_of(&object), version_of(&object));
                 if let Some(value) = (self.translate)(object) {

@@ -12,6 +12,7 @@ fn refresh(cluster: &SharedCluster) {
     mirrors.attempts.note_current(now);
     mirrors.pods.note_current(now);
     mirrors.claims.note_current(now);
+    mirrors.validations.note_current(now);
     mirrors.fabrics.note_current(now);
 }
 

@@ -47,6 +47,7 @@ impl Directory for Changing {
 
 fn gang(attempt: u32, nodes: usize) -> OneGang {
     let job = JobKey {
+        kind: scheduler::JobKind::TrainingJob,
         namespace: "team".into(),
         name: "digits".into(),
         uid: UID.into(),

@@ -19,15 +19,17 @@ use serde_json::{Value, json};
 
 use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};
+use crate::node_validation;
 use crate::proof::Signer;
 use crate::training_job::observe::class_of;
 use crate::training_job::translate::AttemptProof;
 use crate::training_job::{pod, translate, write};
 use crate::views::AttemptView;
 use crate::watch;
+use crate::workload::Workload;
 
 /// Port that rank 0 offers to the training framework. The pod network gives each pod its own.
-const MASTER_PORT: u16 = 29_500;
+pub const MASTER_PORT: u16 = 29_500;
 
 impl Applier {
     pub(super) async fn create_attempt(
@@ -40,18 +42,29 @@ impl Applier {
         };
         let key = progress.key;
         let name = names::attempt_name(&key.name, new.number);
-        let assignment = assignment_of(job, progress.fabric, new)?;
+        let (assignment, task) = match job {
+            Workload::Training(job) => (assignment_of(job, progress.fabric, new)?, None),
+            Workload::Validation(validation) => {
+                let assignment = node_validation::assignment(key, new);
+                let mirrors = self.cluster.mirrors();
+                let task = node_validation::task(key, validation, progress.fabric, &mirrors);
+                (assignment, Some(task.to_json()))
+            }
+        };
         let packed = ByteString(assignment.to_gz()?);
         let proof = self.masters.prove(&key.uid, new.number, &packed.0);
-        let mut metadata = metadata(job, key, &name, new.number);
+        let mut metadata = metadata(&job.owner_reference(), key, &name, new.number);
         metadata["annotations"] = json!({names::ANNOTATION_PROOF: proof});
-        let config_map = json!({
+        let mut config_map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata,
             "immutable": true,
             "binaryData": {translate::ASSIGNMENT_FILE: packed},
         });
+        if let Some(task) = task {
+            config_map["data"] = json!({contract::validation::FILE: task});
+        }
         let created: AttemptView = match progress.writer.create(&key.namespace, &config_map).await {
             Ok(created) => created,
             Err(write::Error::Exists { .. }) => return Err(self.who_has(key, new.number).await),
@@ -101,10 +114,11 @@ impl Applier {
         let key = progress.key;
         let signer = self.signer_of(key, attempt);
         let bytes = self.masters.attempt_key(signer, &key.uid, attempt);
+        let name = self.key_name(key, attempt, signer);
         let secret = json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": metadata(job, key, &self.key_name(key, attempt, signer), attempt),
+            "metadata": metadata(&job.owner_reference(), key, &name, attempt),
             "immutable": true,
             "data": {"key": ByteString(bytes.as_bytes().to_vec())},
         });
@@ -179,7 +193,7 @@ impl Applier {
     }
 }
 
-pub(super) fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32) -> Value {
+pub(super) fn metadata(owner: &Value, key: &JobKey, name: &str, attempt: u32) -> Value {
     json!({
         "name": name,
         "namespace": &*key.namespace,
@@ -188,7 +202,7 @@ pub(super) fn metadata(job: &TrainingJob, key: &JobKey, name: &str, attempt: u32
             names::LABEL_JOB_UID: &*key.uid,
             names::LABEL_ATTEMPT: attempt.to_string(),
         },
-        "ownerReferences": [pod::owner_reference(job)],
+        "ownerReferences": [owner],
     })
 }
 

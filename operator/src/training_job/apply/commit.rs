@@ -11,7 +11,7 @@ use collective::membership::Commit;
 use crds::training_job::TrainingJob;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::DeleteParams;
-use scheduler::{CommittedMembers, JobKey};
+use scheduler::{CommittedMembers, JobKey, JobKind};
 use serde_json::json;
 use topology::NodeName;
 use tracing::{debug, warn};
@@ -20,6 +20,7 @@ use super::Applier;
 use super::attempts::metadata;
 use crate::training_job::members::Recorded;
 use crate::training_job::{members, status, write};
+use crate::workload::owner_reference;
 
 /// Tries against other writers of the same status: the planner's records, one at a time.
 const TRIES: u32 = 5;
@@ -51,7 +52,7 @@ impl Applier {
         attempt: u32,
         nodes: usize,
     ) -> Result<Option<Commit>, CommitUnknown> {
-        match self.look_at_job(job).await? {
+        match self.look_at_training(job).await? {
             Some(seen) => self.last(job, &seen, attempt, nodes).await,
             None => Ok(None),
         }
@@ -73,7 +74,7 @@ impl Applier {
         })?;
         let ours = members::to_api(&recorded.membership);
         for _ in 0..TRIES {
-            let seen = self.look_at_job(job).await.map_err(|error| {
+            let seen = self.look_at_training(job).await.map_err(|error| {
                 warn!(%job, attempt, %error, "failed to learn whether an epoch is committed");
                 None
             })?;
@@ -178,10 +179,11 @@ impl Applier {
             return Ok(());
         };
         let attempt = recorded.membership.attempt;
+        let owner = owner_reference(JobKind::TrainingJob, &seen.metadata);
         let config_map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": metadata(seen, job, name, attempt),
+            "metadata": metadata(&owner, job, name, attempt),
             "immutable": true,
             "data": {RECORD: text},
         });

@@ -2,14 +2,15 @@
 //! of a job's next attempt.
 
 use crds::fabric::FabricSpec;
-use crds::training_job::TrainingJob;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Applier, refusal};
+use crate::node_validation;
 use crate::proof::Signer;
-use crate::training_job::observe::{class_of, key};
+use crate::training_job::observe::class_of;
 use crate::training_job::pod::{self, Rank};
 use crate::training_job::write::{Error, WritePurpose};
+use crate::workload::Workload;
 
 /// The node that the pod is pinned to: which one it will be is not decided yet.
 const SOME_NODE: &str = "dry-run";
@@ -31,21 +32,31 @@ pub enum DryRunAnswer {
 
 impl Applier {
     /// Tries the first pod of the job's next attempt.
-    pub async fn dry_run(&self, job: &TrainingJob, fabric: &FabricSpec) -> DryRunAnswer {
-        let (Some(key), Some(class)) = (key(job), class_of(job, fabric)) else {
-            return DryRunAnswer::Nothing("its node class is gone".to_owned());
+    pub async fn dry_run(&self, job: &Workload, fabric: &FabricSpec) -> DryRunAnswer {
+        let Some(key) = job.key() else {
+            return DryRunAnswer::Nothing("it has no name".to_owned());
         };
-        let before = job.status.as_ref().map_or(0, |status| status.attempt);
+        let before = job.status().map_or(0, |status| status.attempt);
         let attempt = before.saturating_add(1);
-        let first = Rank {
-            attempt,
-            key_name: &self.key_name(&key, attempt, Signer::Current),
-            rank: 0,
-            node: SOME_NODE,
-            finalizer: true,
-            resume: None,
+        let body = match job {
+            Workload::Validation(validation) => {
+                node_validation::pod::build(&key, validation, &self.settings, attempt, SOME_NODE)
+            }
+            Workload::Training(job) => {
+                let Some(class) = class_of(job, fabric) else {
+                    return DryRunAnswer::Nothing("its node class is gone".to_owned());
+                };
+                let first = Rank {
+                    attempt,
+                    key_name: &self.key_name(&key, attempt, Signer::Current),
+                    rank: 0,
+                    node: SOME_NODE,
+                    finalizer: true,
+                    resume: None,
+                };
+                pod::build(job, class, &self.settings, first)
+            }
         };
-        let body = pod::build(job, class, &self.settings, first);
         // A job that has had its pods keeps running whatever its template says too much.
         let strict = before == 0;
         let writer = self.writer.for_purpose(WritePurpose::DryRun);

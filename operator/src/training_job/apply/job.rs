@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use crds::names;
 use crds::training_job::{TrainingJob, TrainingJobStatus};
+use crds::{NodeValidation, names};
 use k8s_openapi::api::events::v1::Event as ApiEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff;
-use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, Preconditions};
-use scheduler::{JobEvent, JobKey, JobStatus};
-use serde_json::json;
+use scheduler::{JobEvent, JobKey, JobKind, JobStatus};
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::{Applier, Error, Progress, gone_is_fine, patch};
-use crate::cluster::{key_of, version_of};
+use crate::node_validation;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::write::Writer;
 use crate::training_job::{status, write};
+use crate::workload::{Workload, object_key};
 
 /// Longest note of an Event that the API server takes.
 const NOTE_BYTES: usize = 1000;
@@ -30,35 +31,36 @@ impl Applier {
         let Some(job) = &progress.job else {
             return Ok(()); // Gone, and its finalizers with it.
         };
-        let mut finalizers = job.metadata.finalizers.clone().unwrap_or_default();
+        let metadata = job.metadata();
+        let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
         finalizers.retain(|finalizer| finalizer != names::FINALIZER);
         if present {
             finalizers.push(names::FINALIZER.to_owned());
         }
         let metadata = json!({
             "finalizers": finalizers,
-            "resourceVersion": job.metadata.resource_version,
-            "uid": job.metadata.uid,
+            "resourceVersion": metadata.resource_version,
+            "uid": metadata.uid,
         });
-        let patch = Patch::Merge(json!({"metadata": metadata}));
-        let (namespace, name) = (&progress.key.namespace, &progress.key.name);
-        match progress
-            .writer
-            .patch::<TrainingJob>(namespace, name, None, &patch)
+        let patch = json!({"metadata": metadata});
+        match self
+            .patch_job(&progress.writer, progress.key, None, patch)
             .await
         {
             Ok(job) => {
-                let gone = !present && job.metadata.deletion_timestamp.is_some();
-                if gone && job.finalizers().is_empty() {
-                    self.cluster.mirrors().jobs.missing(namespace, name);
+                let metadata = job.metadata();
+                let gone = !present && metadata.deletion_timestamp.is_some();
+                if gone && metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
+                    self.cluster.mirrors().job_missing(progress.key);
                     progress.job = None;
                 } else {
-                    progress.job = Some(self.saw_job(job));
+                    self.saw_job(&job);
+                    progress.job = Some(job);
                 }
                 Ok(())
             }
             Err(write::Error::Missing { .. }) if !present => {
-                self.cluster.mirrors().jobs.missing(namespace, name);
+                self.cluster.mirrors().job_missing(progress.key);
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -70,20 +72,34 @@ impl Applier {
         progress: &mut Progress<'_>,
         status: &JobStatus,
     ) -> Result<(), Error> {
-        let Some(job) = &progress.job else {
-            return Err(Error::Stale(format!("job {} is gone", progress.key)));
+        let (key, writer) = (progress.key, &progress.writer);
+        let job = match &progress.job {
+            None => return Err(Error::Stale(format!("job {key} is gone"))),
+            Some(Workload::Training(job)) => {
+                let generation = job.metadata.generation;
+                let shown = status::to_api(status, &key.name, generation, job.status.as_ref());
+                let job = self.write_status(writer, key, job, &shown).await?;
+                Workload::Training(job)
+            }
+            Some(Workload::Validation(validation)) => {
+                let shown = {
+                    let mirrors = self.cluster.mirrors();
+                    node_validation::record(status, key, validation, progress.fabric, &mirrors)
+                };
+                let changes = patch::changes(&validation.status, &shown);
+                let body = of_status(&validation.metadata, changes);
+                let job = self.patch_job(writer, key, Some("status"), body).await?;
+                self.saw_job(&job);
+                job
+            }
         };
-        let (name, generation) = (&progress.key.name, job.metadata.generation);
-        let shown = status::to_api(status, name, generation, job.status.as_ref());
-        let writer = &progress.writer;
-        let job = self.write_status(writer, progress.key, job, &shown).await?;
-        info!(job = %progress.key, phase = ?status.phase, attempt = status.attempt, "recorded");
+        info!(job = %key, phase = ?status.phase, attempt = status.attempt, "recorded");
         progress.job = Some(job);
         Ok(())
     }
 
-    /// Changes the status of the job from what was seen; a conflict when it has changed since. What
-    /// this release does not know stays as it is.
+    /// Changes the status of a job that trains from what was seen; a conflict when it has changed
+    /// since. What this release does not know stays as it is.
     pub(super) async fn write_status(
         &self,
         writer: &Writer,
@@ -91,36 +107,67 @@ impl Applier {
         seen: &TrainingJob,
         status: &TrainingJobStatus,
     ) -> Result<Arc<TrainingJob>, write::Error> {
+        let changes = patch::between(seen.status.as_ref(), status);
+        let patch = Patch::Merge(of_status(&seen.metadata, changes));
         let (namespace, name) = (&key.namespace, &key.name);
-        let body = json!({
-            "metadata": {
-                "uid": seen.metadata.uid,
-                "resourceVersion": seen.metadata.resource_version,
-            },
-            "status": patch::between(seen.status.as_ref(), status),
-        });
-        let patch = Patch::Merge(body);
-        let job: TrainingJob = writer
+        let mut job: TrainingJob = writer
             .patch(namespace, name, Some("status"), &patch)
             .await?;
-        let job = self.saw_job(job);
+        job.metadata.managed_fields = None;
+        let job = Arc::new(job);
+        self.saw_job(&Workload::Training(Arc::clone(&job)));
         self.drop_superseded(key, seen, &job).await;
         Ok(job)
     }
 
+    /// Changes the object of a job.
+    async fn patch_job(
+        &self,
+        writer: &Writer,
+        key: &JobKey,
+        subresource: Option<&str>,
+        body: Value,
+    ) -> Result<Workload, write::Error> {
+        let (namespace, name) = object_key(key);
+        let patch = Patch::Merge(body);
+        let job: Workload = match key.kind {
+            JobKind::TrainingJob => {
+                let job = writer.patch::<TrainingJob>(&namespace, &name, subresource, &patch);
+                job.await?.into()
+            }
+            JobKind::NodeValidation => {
+                let job = writer.patch::<NodeValidation>(&namespace, &name, subresource, &patch);
+                job.await?.into()
+            }
+        };
+        Ok(job.slim())
+    }
+
     /// Lays a job over its mirror.
-    pub(super) fn saw_job(&self, mut job: TrainingJob) -> Arc<TrainingJob> {
-        let (key, version) = (key_of(&job), version_of(&job));
-        job.metadata.managed_fields = None;
-        let job = Arc::new(job);
-        let mirrored = MirroredJob::new(&job);
-        self.cluster.mirrors().jobs.changed(key, version, mirrored);
-        job
+    pub(super) fn saw_job(&self, job: &Workload) {
+        let metadata = job.metadata();
+        let key = (
+            metadata.namespace.clone().unwrap_or_default(),
+            metadata.name.clone().unwrap_or_default(),
+        );
+        let version = metadata.resource_version.as_ref();
+        let version = version
+            .and_then(|version| version.parse().ok())
+            .unwrap_or(0);
+        let mirrored = MirroredJob::new(job.clone());
+        let mut mirrors = self.cluster.mirrors();
+        mirrors.of_mut(job.kind()).changed(key, version, mirrored);
     }
 
     /// Publishes an Event. It is for people: that one is lost stops nothing.
     pub(super) async fn publish(&self, progress: &Progress<'_>, event: &JobEvent) {
         let job = progress.key;
+        let (of_object, _) = object_key(job);
+        // Events about objects of the cluster lie where the API server wants them.
+        let namespace = match job.kind {
+            JobKind::TrainingJob => &*job.namespace,
+            JobKind::NodeValidation => "default",
+        };
         let now = jiff::Timestamp::now();
         let suffix = format!("{:x}", now.as_nanosecond());
         let mut note = event.message.clone();
@@ -130,7 +177,7 @@ impl Applier {
         let body = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": format!("{}.{suffix}", job.name), "namespace": &*job.namespace},
+            "metadata": {"name": format!("{}.{suffix}", job.name), "namespace": namespace},
             "eventTime": format!("{now:.6}"),
             "reportingController": "fireflyer.dev/operator",
             "reportingInstance": self.instance,
@@ -139,46 +186,57 @@ impl Applier {
             "note": note,
             "type": if event.warning { "Warning" } else { "Normal" },
             "regarding": {
-                "apiVersion": format!("{}/v1alpha1", names::GROUP),
-                "kind": "TrainingJob",
+                "apiVersion": names::API_VERSION,
+                "kind": job.kind.as_str(),
                 "name": &*job.name,
-                "namespace": &*job.namespace,
+                "namespace": of_object,
                 "uid": &*job.uid,
             },
         });
-        let created = progress.writer.create::<ApiEvent>(&job.namespace, &body);
+        let created = progress.writer.create::<ApiEvent>(namespace, &body);
         if let Err(error) = created.await {
             warn!(%job, reason = event.reason, %error, "an Event was lost");
         }
     }
 
     pub(super) async fn delete_job(&self, progress: &Progress<'_>) -> Result<(), Error> {
-        let JobKey {
-            namespace,
-            name,
-            uid,
-        } = progress.key;
+        let key = progress.key;
         let resource_version = {
             let mirrors = self.cluster.mirrors();
-            match (&progress.job, mirrors.jobs.get(namespace, name)) {
-                (Some(job), _) => job.metadata.resource_version.clone(),
-                (None, Some(MirroredJob::Over(over))) if over.key == *progress.key => {
+            match (&progress.job, mirrors.named(key)) {
+                (Some(job), _) => job.metadata().resource_version.clone(),
+                (None, Some(MirroredJob::Over(over))) if over.key == *key => {
                     Some(over.version.clone())
                 }
                 (None, _) => return Ok(()),
             }
         };
         let params = DeleteParams::background().preconditions(Preconditions {
-            uid: Some(uid.to_string()),
+            uid: Some(key.uid.to_string()),
             resource_version,
         });
-        let deleted = self
-            .writer
-            .delete::<TrainingJob>(namespace, name, &params)
-            .await
-            .map(drop);
+        let (namespace, name) = object_key(key);
+        let writer = &self.writer;
+        let deleted = match key.kind {
+            JobKind::TrainingJob => {
+                let deleted = writer.delete::<TrainingJob>(&namespace, &name, &params);
+                deleted.await.map(drop)
+            }
+            JobKind::NodeValidation => {
+                let deleted = writer.delete::<NodeValidation>(&namespace, &name, &params);
+                deleted.await.map(drop)
+            }
+        };
         gone_is_fine(deleted)?;
-        self.cluster.mirrors().jobs.missing(namespace, name);
+        self.cluster.mirrors().job_missing(key);
         Ok(())
     }
+}
+
+/// The patch of a status, from what was seen of its object.
+fn of_status(seen: &ObjectMeta, changes: Value) -> Value {
+    json!({
+        "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
+        "status": changes,
+    })
 }

@@ -3,35 +3,52 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crds::names;
-use crds::training_job::TrainingJob;
-use scheduler::{Action, JobKey};
+use crds::{NodeValidation, TrainingJob, names};
+use scheduler::{Action, JobKey, JobKind};
 
 use super::Applier;
 use crate::cluster::{key_of, version_of};
 use crate::training_job::{translate, write};
 use crate::views::{AttemptView, NodeView, PodView};
 use crate::watch;
+use crate::workload::{Workload, object_key};
 
 impl Applier {
     /// Reads the job; none when it is another one by now, or gone.
-    pub(super) async fn look_at_job(
-        &self,
-        key: &JobKey,
-    ) -> Result<Option<Arc<TrainingJob>>, write::Error> {
-        let (namespace, name) = (&key.namespace, &key.name);
-        match self.writer.get::<TrainingJob>(namespace, name).await {
+    pub(super) async fn look_at_job(&self, key: &JobKey) -> Result<Option<Workload>, write::Error> {
+        let (namespace, name) = object_key(key);
+        let found = match key.kind {
+            JobKind::TrainingJob => {
+                let job = self.writer.get::<TrainingJob>(&namespace, &name).await;
+                job.map(Workload::from)
+            }
+            JobKind::NodeValidation => {
+                let job = self.writer.get::<NodeValidation>(&namespace, &name).await;
+                job.map(Workload::from)
+            }
+        };
+        match found {
             Ok(job) => {
-                let job = self.saw_job(job);
-                let same = job.metadata.uid.as_deref() == Some(&*key.uid);
+                let job = job.slim();
+                self.saw_job(&job);
+                let same = job.metadata().uid.as_deref() == Some(&*key.uid);
                 Ok(same.then_some(job))
             }
             Err(write::Error::Missing { .. }) => {
-                self.cluster.mirrors().jobs.missing(namespace, name);
+                self.cluster.mirrors().job_missing(key);
                 Ok(None)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The same of a job that trains.
+    pub(super) async fn look_at_training(
+        &self,
+        key: &JobKey,
+    ) -> Result<Option<Arc<TrainingJob>>, write::Error> {
+        let job = self.look_at_job(key).await?;
+        Ok(job.and_then(|job| job.training().cloned()))
     }
 
     /// Whether a job is gone for sure, or another one by now.

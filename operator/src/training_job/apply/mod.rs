@@ -13,19 +13,20 @@ mod pods;
 use std::sync::Arc;
 
 use crds::fabric::FabricSpec;
-use crds::training_job::TrainingJob;
 use futures::stream::{FuturesUnordered, StreamExt};
 use kube::api::Preconditions;
 use scheduler::{Action, JobKey, JobPlan};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+pub use attempts::MASTER_PORT;
 pub use dry_run::DryRunAnswer;
 
 use crate::cluster::SharedCluster;
 use crate::proof::Masters;
 use crate::training_job::pod::Settings;
 use crate::training_job::write::{self, IN_FLIGHT, WritePurpose, Writer};
+use crate::workload::Workload;
 
 /// Requests of one job in flight: three quarters of all, so that a gang of 1,250 pods leaves room
 /// for what is decided about others meanwhile.
@@ -131,7 +132,7 @@ pub struct Applier {
 /// The state of one job's application: its version after the last own write.
 struct Progress<'a> {
     key: &'a JobKey,
-    job: Option<Arc<TrainingJob>>,
+    job: Option<Workload>,
     fabric: &'a FabricSpec,
     writer: Writer,
     /// Whether the job is not to get its nodes any more.
@@ -155,7 +156,7 @@ impl Applier {
         &self,
         plan: &JobPlan,
         purpose: WritePurpose,
-        job: Option<Arc<TrainingJob>>,
+        job: Option<Workload>,
         fabric: &FabricSpec,
         cancelled: &CancellationToken,
     ) -> Result<(), Stopped> {

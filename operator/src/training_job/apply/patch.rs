@@ -2,6 +2,7 @@
 //! in either, and so survives. What this release knows and has dropped is removed by name.
 
 use crds::training_job::TrainingJobStatus;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::training_job::status;
@@ -9,7 +10,7 @@ use crate::training_job::status;
 /// The JSON merge patch from one status to another.
 pub(super) fn between(before: Option<&TrainingJobStatus>, after: &TrainingJobStatus) -> Value {
     let Some(before) = before else {
-        return object(after);
+        return changes(&Value::Null, after);
     };
     let mut after = after.clone();
     // A list is replaced as a whole: conditions of a newer release are said again.
@@ -19,15 +20,23 @@ pub(super) fn between(before: Option<&TrainingJobStatus>, after: &TrainingJobSta
     });
     let unknown: Vec<_> = unknown.cloned().collect();
     after.conditions.extend(unknown);
-    changes(&object(before), &object(&after))
+    changes(before, &after)
 }
 
-fn object(status: &TrainingJobStatus) -> Value {
-    serde_json::to_value(status).unwrap_or_default()
+/// The JSON merge patch from one status to another, of whatever kind: all of it where there was
+/// none.
+pub(super) fn changes<B: Serialize, A: Serialize>(before: &B, after: &A) -> Value {
+    let value = |status: serde_json::Result<Value>| status.unwrap_or_default();
+    let before = value(serde_json::to_value(before));
+    let after = value(serde_json::to_value(after));
+    match before.is_null() {
+        true => after,
+        false => differences(&before, &after),
+    }
 }
 
 /// What turns one value into another.
-fn changes(before: &Value, after: &Value) -> Value {
+fn differences(before: &Value, after: &Value) -> Value {
     let (Value::Object(before), Value::Object(after)) = (before, after) else {
         return after.clone();
     };
@@ -36,7 +45,7 @@ fn changes(before: &Value, after: &Value) -> Value {
         match before.get(name) {
             Some(old) if old == value => {}
             Some(old) => {
-                patch.insert(name.clone(), changes(old, value));
+                patch.insert(name.clone(), differences(old, value));
             }
             None => {
                 patch.insert(name.clone(), value.clone());

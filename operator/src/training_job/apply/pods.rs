@@ -11,11 +11,13 @@ use serde_json::json;
 use super::{Applier, Error, Progress, same_uid};
 use crate::clock;
 use crate::cluster::{key_of, version_of};
+use crate::node_validation;
 use crate::training_job::observe::class_of;
 use crate::training_job::pod::{self, Rank};
 use crate::training_job::translate;
 use crate::training_job::write;
 use crate::views::PodView;
+use crate::workload::Workload;
 
 /// Pods that one request deletes: the selector goes into a URL.
 const GROUP: usize = 128;
@@ -76,22 +78,30 @@ impl Applier {
         let key = progress.key;
         let stale = |what: &str| Error::Stale(format!("{what} of job {key} is gone"));
         let job = progress.job.as_ref().ok_or_else(|| stale("the object"))?;
-        let class = class_of(job, progress.fabric).ok_or_else(|| stale("the node class"))?;
-        let attempt_name = names::attempt_name(&key.name, attempt);
-        let resume = {
-            let mirrors = self.cluster.mirrors();
-            let mirrored = mirrors.attempts.get(&key.namespace, &attempt_name);
-            mirrored.ok_or_else(|| stale("the attempt"))?.resume.clone()
+        let body = match job {
+            Workload::Validation(validation) => {
+                node_validation::pod::build(key, validation, &self.settings, attempt, node)
+            }
+            Workload::Training(job) => {
+                let class = class_of(job, progress.fabric);
+                let class = class.ok_or_else(|| stale("the node class"))?;
+                let attempt_name = names::attempt_name(&key.name, attempt);
+                let resume = {
+                    let mirrors = self.cluster.mirrors();
+                    let mirrored = mirrors.attempts.get(&key.namespace, &attempt_name);
+                    mirrored.ok_or_else(|| stale("the attempt"))?.resume.clone()
+                };
+                let place = Rank {
+                    attempt,
+                    key_name: &self.key_name(key, attempt, self.signer_of(key, attempt)),
+                    rank,
+                    node,
+                    finalizer,
+                    resume: resume.as_ref(),
+                };
+                pod::build(job, class, &self.settings, place)
+            }
         };
-        let place = Rank {
-            attempt,
-            key_name: &self.key_name(key, attempt, self.signer_of(key, attempt)),
-            rank,
-            node,
-            finalizer,
-            resume: resume.as_ref(),
-        };
-        let body = pod::build(job, class, &self.settings, place);
         match progress
             .writer
             .create::<PodView>(&key.namespace, &body)

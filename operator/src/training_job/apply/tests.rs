@@ -56,12 +56,15 @@ fn world(script: Script) -> World {
     let job = Arc::new(job);
     let cluster = Arc::new(SharedCluster::default());
     let at = ("team".to_owned(), "digits".to_owned());
-    cluster
-        .mirrors()
-        .jobs
-        .created(at, 5, MirroredJob::new(&job), Instant::now());
+    cluster.mirrors().jobs.created(
+        at,
+        5,
+        MirroredJob::new(Workload::Training(Arc::clone(&job))),
+        Instant::now(),
+    );
     let settings = Settings {
         sidecar_image: "sidecar:1".to_owned(),
+        validator_image: "validator:1".to_owned(),
         sidecar_numa: "auto".to_owned(),
         sidecar_env: Vec::new(),
         sidecar_pull_policy: "IfNotPresent".to_owned(),
@@ -79,7 +82,7 @@ fn world(script: Script) -> World {
         masters,
         instance,
     };
-    let key = crate::training_job::observe::key(&job).unwrap();
+    let key = Workload::Training(Arc::clone(&job)).key().unwrap();
     World {
         applier,
         asked,
@@ -124,7 +127,7 @@ impl World {
             job: self.key.clone(),
             actions,
         };
-        let job = Some(Arc::clone(&self.job));
+        let job = Some(Workload::Training(Arc::clone(&self.job)));
         let cancelled = CancellationToken::new();
         self.applier
             .apply(&plan, WritePurpose::Urgent, job, &fabric, &cancelled)
@@ -269,7 +272,7 @@ async fn a_status_that_somebody_else_changed_stops_the_job() {
         .unwrap()
         .whole()
         .unwrap()
-        .metadata
+        .metadata()
         .resource_version
         .clone();
     assert_eq!(
@@ -297,8 +300,7 @@ async fn what_was_written_is_seen_before_the_watch_tells() {
         .unwrap()
         .whole()
         .unwrap()
-        .status
-        .clone()
+        .status()
         .unwrap();
     assert_eq!(status.attempt, 1);
 }

@@ -4,27 +4,35 @@ use std::time::Duration;
 
 use crds::fabric::FabricSpec;
 use crds::training_job::{TrainingJob, ZonePolicy};
-use scheduler::{DryRun, Job, Problem, Timestamp};
+use scheduler::{DryRun, Job, JobKey, Problem, Timestamp};
 use topology::OnPeerLoss;
 
-use super::{class_name, class_of, key};
+use super::{class_name, class_of};
 use crate::cluster::Mirrors;
 use crate::training_job::translate::Terms;
 use crate::training_job::{pod, status, translate};
+use crate::workload::Workload;
 
 /// The job; none if the API server has not named it in full.
-pub(super) fn of(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Job> {
+pub(super) fn of(
+    workload: &Workload,
+    job: &TrainingJob,
+    fabric: &FabricSpec,
+    mirrors: &Mirrors,
+) -> Option<Job> {
+    let key = workload.key()?;
     let spec = &job.spec;
     let named = class_name(job).map(String::as_str);
     let class = class_of(job, fabric);
     let finalizers = job.metadata.finalizers.as_deref().unwrap_or_default();
-    let terms = terms(job, mirrors);
+    let terms = terms(&key, job, mirrors);
     let asked = Duration::from_secs(pod::grace_seconds(job).into());
     let asked_to = translate::on_peer_loss(spec.failure_policy.on_peer_loss);
     Some(Job {
-        key: key(job)?,
+        key,
         created: translate::created(&job.metadata),
         nodes: spec.nodes,
+        pin: None,
         class: class
             .map(|class| class.name.as_str())
             .or(named)
@@ -39,37 +47,28 @@ pub(super) fn of(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> O
         grace: terms.map_or(asked, |terms| terms.grace),
         max_restarts: spec.failure_policy.max_restarts,
         shrinks: terms.map_or(asked_to, |terms| terms.on_peer_loss) == OnPeerLoss::Shrink,
-        ttl: spec
-            .ttl_seconds_after_finished
-            .map(|ttl| Duration::from_secs(ttl.into())),
+        ttl: workload.ttl(),
         deleting: job.metadata.deletion_timestamp.is_some(),
         finalizer: finalizers
             .iter()
             .any(|finalizer| finalizer == crds::names::FINALIZER),
-        observed: job
-            .status
-            .as_ref()
-            .is_none_or(|status| status.observed_generation == job.metadata.generation),
+        observed: workload.is_observed(),
         problem: problem(job, fabric, mirrors),
         dry_run: DryRun::Unknown,
-        status: job
-            .status
-            .as_ref()
-            .map(status::from_api)
-            .unwrap_or_default(),
+        status: workload.status().unwrap_or_default(),
         seen: Timestamp::default(),
     })
 }
 
 /// What the attempt that has the job's nodes runs with: the job may ask for something else by now.
-fn terms(job: &TrainingJob, mirrors: &Mirrors) -> Option<Terms> {
-    let (key, status) = (key(job)?, job.status.as_ref()?);
+fn terms(key: &JobKey, job: &TrainingJob, mirrors: &Mirrors) -> Option<Terms> {
+    let status = job.status.as_ref()?;
     if !status::phase_from_api(status.phase).holds_nodes() {
         return None;
     }
     let name = crds::names::attempt_name(&key.name, status.attempt);
     let mirrored = mirrors.attempts.get(&key.namespace, &name)?;
-    mirrored.terms.filter(|_| mirrored.attempt.job == key)
+    mirrored.terms.filter(|_| mirrored.attempt.job == *key)
 }
 
 /// Why the job cannot get pods, whatever nodes are free.

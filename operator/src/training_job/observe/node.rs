@@ -96,6 +96,7 @@ mod tests {
                 memory: "1Gi".to_owned(),
             },
             shared_memory: None,
+            floors: Vec::new(),
         };
         let short = |amounts: &[(&'static str, &str)], rdma| {
             let whole = [
@@ -108,6 +109,7 @@ mod tests {
             let whole = whole.into_iter().filter(|(name, _)| is_other(name));
             let all: Vec<_> = whole.chain(amounts.iter().copied()).collect();
             let node = translate::MirroredNode {
+                created: Timestamp::default(),
                 name: "n1".into(),
                 labels: Vec::new(),
                 ready: Ready::True,

@@ -1,6 +1,5 @@
 //! Snapshots of a small cluster.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use scheduler::{Problem, Ready};
@@ -35,6 +34,7 @@ fn mirrors(job: &str) -> Mirrors {
         ("topology.fireflyer.dev/zone", "b"),
     ];
     let node = |name: &str, labels: Vec<_>| translate::MirroredNode {
+        created: Timestamp::default(),
         name: name.into(),
         labels,
         ready: Ready::True,
@@ -48,7 +48,7 @@ fn mirrors(job: &str) -> Mirrors {
     let (node, unlabelled) = (node("n1", labels), node("n2", Vec::new()));
     Mirrors {
         nodes: mirror(vec![("", "n1", node), ("", "n2", unlabelled)]),
-        jobs: mirror(vec![("team", "digits", MirroredJob::new(&Arc::new(job)))]),
+        jobs: mirror(vec![("team", "digits", MirroredJob::new(job.into()))]),
         claims: mirror(vec![
             ("team", "alone", claim(&["ReadWriteOnce"])),
             ("team", "read", claim(&["ReadWriteOnce", "ReadOnlyMany"])),
@@ -151,7 +151,9 @@ fn an_attempt_keeps_the_terms_that_it_was_started_with() {
     let waiting = running.replace("Running", "Restarting");
     let attempt = translate::MirroredAttempt {
         attempt: scheduler::Attempt {
-            job: key(&serde_yaml::from_str(&running).unwrap()).unwrap(),
+            job: Workload::from(serde_yaml::from_str::<TrainingJob>(&running).unwrap())
+                .key()
+                .unwrap(),
             number: 1,
             nodes: Vec::new(),
             crossing: false,

@@ -46,6 +46,7 @@ mod tests {
     #[test]
     fn a_discarded_plan_has_one_condition() {
         let key = JobKey {
+            kind: scheduler::JobKind::TrainingJob,
             namespace: "team".into(),
             name: "digits".into(),
             uid: "u-1".into(),
@@ -54,6 +55,7 @@ mod tests {
             key: key.clone(),
             created: Timestamp::default(),
             nodes: 1,
+            pin: None,
             class: "a100".into(),
             procs_per_node: Some(8),
             zone_policy: scheduler::ZonePolicy::default(),

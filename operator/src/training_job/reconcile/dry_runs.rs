@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::training_job::TrainingJob;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{DryRun, JobKey};
@@ -14,6 +13,7 @@ use tracing::{debug, warn};
 
 use super::Observed;
 use crate::training_job::apply::{Applier, DryRunAnswer};
+use crate::workload::Workload;
 
 /// Dry runs that wait for their turn or for the API server.
 const MOST: usize = 256;
@@ -46,14 +46,14 @@ struct Known {
 
 impl DryRuns {
     /// What is known of a job as its spec is now.
-    pub(super) fn of(&self, key: &JobKey, job: &TrainingJob) -> DryRun {
+    pub(super) fn of(&self, key: &JobKey, job: &Workload) -> DryRun {
         let known = self.known.get(key);
-        let known = known.filter(|known| known.generation == job.metadata.generation);
+        let known = known.filter(|known| known.generation == job.metadata().generation);
         known.map_or(DryRun::Unknown, |known| known.dry_run.clone())
     }
 
     /// Forgets jobs that are gone or over.
-    pub(super) fn forget_all_but(&mut self, jobs: &BTreeMap<JobKey, Arc<TrainingJob>>) {
+    pub(super) fn forget_all_but(&mut self, jobs: &BTreeMap<JobKey, Workload>) {
         self.known.retain(|key, _| jobs.contains_key(key));
     }
 
@@ -78,7 +78,7 @@ impl DryRuns {
             if self.asking.len() >= MOST {
                 break; // Whoever is answered makes room, and the next plan.
             }
-            let generation = job.metadata.generation;
+            let generation = job.metadata().generation;
             let known = self.known.entry(key.clone());
             let known = known.or_insert_with(|| Known::new(generation, now));
             if known.generation != generation {
@@ -92,7 +92,7 @@ impl DryRuns {
                 continue;
             }
             known.is_asked = true;
-            let (applier, key, job) = (Arc::clone(applier), key.clone(), Arc::clone(job));
+            let (applier, key, job) = (Arc::clone(applier), key.clone(), job.clone());
             let fabric = Arc::clone(&observed.fabric);
             self.asking.push(Box::pin(async move {
                 let answer = applier.dry_run(&job, &fabric).await;

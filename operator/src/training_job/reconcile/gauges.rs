@@ -1,9 +1,13 @@
 //! Shows what was seen as gauges: jobs by phase, nodes by state, where many fell away at once.
 
-use scheduler::{Job, JobPhase, Node, Snapshot, States};
+use std::collections::BTreeMap;
+
+use health::Verdict;
+use scheduler::{Job, JobKind, JobPhase, Node, Snapshot, States};
 
 use crate::cluster::Mirrors;
 use crate::metrics::Metrics;
+use crate::node_validation;
 use crate::training_job::mirrored_job::MirroredJob;
 
 const PHASES: [JobPhase; 9] = [
@@ -19,15 +23,20 @@ const PHASES: [JobPhase; 9] = [
 ];
 
 /// How many jobs are over and hold nothing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ended {
     succeeded: i64,
     failed: i64,
+    /// Nodes by the verdict of their newest validation.
+    validated: BTreeMap<Verdict, i64>,
 }
 
 /// Counts the jobs that are over and hold nothing.
 pub(super) fn ended(mirrors: &Mirrors) -> Ended {
-    let mut ended = Ended::default();
+    let mut ended = Ended {
+        validated: node_validation::verdicts(mirrors),
+        ..Ended::default()
+    };
     for mirrored in mirrors.jobs.resting() {
         if let MirroredJob::Over(over) = mirrored {
             let count = match over.succeeded {
@@ -41,7 +50,7 @@ pub(super) fn ended(mirrors: &Mirrors) -> Ended {
 }
 
 /// Replaces what the gauges showed.
-pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, states: &States<'_>) {
+pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: &Ended, states: &States<'_>) {
     metrics.jobs.reset();
     for phase in PHASES {
         metrics
@@ -60,7 +69,10 @@ pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, states:
             });
     }
     // Of those that are over, the snapshot has some again.
-    let lives = |job: &&Job| job.finalizer || !job.status.phase.is_terminal();
+    let lives = |job: &&Job| {
+        let trains = job.key.kind == JobKind::TrainingJob;
+        trains && (job.finalizer || !job.status.phase.is_terminal())
+    };
     for job in snapshot.jobs.iter().filter(lives) {
         metrics
             .jobs
@@ -74,6 +86,11 @@ pub(super) fn show(metrics: &Metrics, snapshot: &Snapshot, ended: Ended, states:
             .nodes
             .with_label_values(&[node.class.as_str(), states.of(&node.name).as_str()])
             .inc();
+    }
+    metrics.validated.reset();
+    for (verdict, count) in &ended.validated {
+        let nodes = metrics.validated.with_label_values(&[verdict.as_str()]);
+        nodes.set(*count);
     }
     metrics.avoided.reset();
     let by_all = states.avoided_by_all();
@@ -101,6 +118,7 @@ mod tests {
     fn job(namespace: &str) -> Job {
         let over = Over {
             key: JobKey {
+                kind: scheduler::JobKind::TrainingJob,
                 namespace: namespace.into(),
                 name: "digits".into(),
                 uid: namespace.into(),
@@ -111,6 +129,7 @@ mod tests {
             attempt: 1,
             finished_at: Timestamp::default(),
             ttl: None,
+            run: None,
             seen: None,
         };
         let mut job = over.as_job();
@@ -147,7 +166,7 @@ mod tests {
         let mut avoided = |now, jobs: usize| {
             snapshot.jobs.truncate(jobs);
             let states = States::new(&snapshot, &Policy::default(), Timestamp::from_millis(now));
-            show(&metrics, &snapshot, Ended::default(), &states);
+            show(&metrics, &snapshot, &Ended::default(), &states);
             metrics.avoided.with_label_values(&["a100"]).get()
         };
         assert_eq!((avoided(1, 2), avoided(1000, 2)), (1, 0));

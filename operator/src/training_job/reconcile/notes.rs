@@ -81,6 +81,7 @@ mod tests {
     fn notes(count: usize) -> Vec<JobPlan> {
         let note = |index: usize| JobPlan {
             job: JobKey {
+                kind: scheduler::JobKind::TrainingJob,
                 namespace: "team".into(),
                 name: format!("job-{index:05}").into(),
                 uid: "u".into(),

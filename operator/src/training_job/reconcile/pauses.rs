@@ -105,6 +105,7 @@ mod tests {
 
     fn job() -> JobKey {
         JobKey {
+            kind: scheduler::JobKind::TrainingJob,
             namespace: "team".into(),
             name: "digits".into(),
             uid: "u-1".into(),

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use contract::termination::TerminationMessage;
+use crds::{NodeValidation, TrainingJob};
 use http::{Method, Request, Response};
 use k8s_openapi::jiff;
 use kube::Client;
 use kube::client::Body;
+use scheduler::JobKind;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -107,6 +109,28 @@ impl State {
             "containerStatuses": [{"name": "trainer", "state": ended}]});
         self.put(path, pod);
         self.collect(path);
+    }
+
+    /// The kubelet reports that the validator of a pod has ended, and its report.
+    pub(super) fn reports(&mut self, path: &str, report: &[u8]) {
+        let text = String::from_utf8(report.to_vec()).unwrap();
+        let ended = json!({"terminated": {"exitCode": 0, "message": text}});
+        let mut pod = self.objects[path].clone();
+        pod["status"] = json!({"phase": "Succeeded",
+            "containerStatuses": [{"name": "validator", "state": ended}]});
+        self.put(path, pod);
+    }
+
+    /// The kubelet reports what a pod says in its status.
+    pub(super) fn says(&mut self, path: &str, status: Value) {
+        let mut pod = self.objects[path].clone();
+        pod["status"] = status;
+        self.put(path, pod);
+    }
+
+    /// Somebody writes an object.
+    pub(super) fn replace(&mut self, path: &str, object: Value) {
+        self.put(path, object);
     }
 
     /// Whether a creation would be admitted; nothing is stored.
@@ -315,8 +339,15 @@ impl Api {
             translate::node(view, &[])
         });
         list(&state, request, "trainingjobs", &mut mirrors.jobs, |job| {
-            MirroredJob::guarded(job)
+            MirroredJob::guarded::<TrainingJob>(job, JobKind::TrainingJob)
         });
+        list(
+            &state,
+            request,
+            "nodevalidations",
+            &mut mirrors.validations,
+            |job| MirroredJob::guarded::<NodeValidation>(job, JobKind::NodeValidation),
+        );
         list(
             &state,
             request,
@@ -333,6 +364,13 @@ impl Api {
             |view| Some(translate::claim(&view)),
         );
         list(&state, request, "fabrics", &mut mirrors.fabrics, Some);
+        list(
+            &state,
+            request,
+            "nodevalidationpolicies",
+            &mut mirrors.policies,
+            Some,
+        );
         drop(mirrors);
         cluster.notify();
     }

@@ -1,6 +1,8 @@
 //! The dry run of a job's first pod: asked before nodes are given, once a generation of the spec,
 //! and again with pauses after a refusal.
 
+use crds::TrainingJob;
+
 use super::*;
 use crate::fence::WriteFence;
 
@@ -147,12 +149,12 @@ async fn unknown_fields_are_refused_unless_the_job_has_run_with_them() {
     let job = api.state().objects[&path("one")].clone();
     let mut job: TrainingJob = serde_json::from_value(job).unwrap();
     assert_eq!(
-        applier.dry_run(&job, &fabric).await,
+        applier.dry_run(&job.clone().into(), &fabric).await,
         apply::DryRunAnswer::Accepted
     );
     job.status = Some(serde_json::from_value(json!({"attempt": 4})).unwrap());
     assert_eq!(
-        applier.dry_run(&job, &fabric).await,
+        applier.dry_run(&job.clone().into(), &fabric).await,
         apply::DryRunAnswer::Accepted
     );
     let query = "dryRun=All&fieldManager=fireflyer-operator";
@@ -177,7 +179,7 @@ async fn without_a_fresh_lease_nothing_is_tried() {
     let job = api.state().objects[&path("one")].clone();
     let job: TrainingJob = serde_json::from_value(job).unwrap();
     assert_eq!(
-        applier.dry_run(&job, &fabric).await,
+        applier.dry_run(&job.clone().into(), &fabric).await,
         apply::DryRunAnswer::NotAsked
     );
     assert_eq!(api.state().dry_runs.len(), 0);

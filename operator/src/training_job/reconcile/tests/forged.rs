@@ -93,6 +93,6 @@ async fn a_gang_trains_on_when_its_configmap_is_taken_away_or_replaced() {
     assert_eq!(pods(&api.state(), "train"), 2);
     let mirrors = leader.cluster.mirrors();
     let job = mirrors.jobs.get("team", "train").unwrap().whole().unwrap();
-    let status = crate::training_job::status::from_api(job.status.as_ref().unwrap());
+    let status = job.status().unwrap();
     assert_eq!((status.phase, status.attempt), (JobPhase::Running, 1));
 }

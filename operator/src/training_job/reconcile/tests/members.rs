@@ -13,6 +13,7 @@ use crate::training_job::apply::Applier;
 
 fn key(name: &str) -> JobKey {
     JobKey {
+        kind: scheduler::JobKind::TrainingJob,
         namespace: "team".into(),
         name: name.into(),
         uid: format!("uid-{name}").into(),

@@ -6,6 +6,7 @@ mod api;
 mod dry_runs;
 mod forged;
 mod members;
+mod validations;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -88,6 +89,7 @@ fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
         cluster: Arc::new(api.listed()),
         settings: Settings {
             sidecar_image: "sidecar:1".to_owned(),
+            validator_image: "validator:1".to_owned(),
             sidecar_numa: "auto".to_owned(),
             sidecar_env: Vec::new(),
             sidecar_pull_policy: "IfNotPresent".to_owned(),
@@ -346,7 +348,9 @@ fn kept_over() -> MirroredJob {
             {"name": "trainer", "image": "i", "command": ["train"]}]}}},
         "status": {"phase": "Succeeded", "attempt": 1, "completionTime": "2026-01-02T03:04:05Z"},
     });
-    let mirrored = MirroredJob::new(&Arc::new(serde_json::from_value(job).unwrap()));
+    let mirrored = MirroredJob::new(Workload::Training(Arc::new(
+        serde_json::from_value(job).unwrap(),
+    )));
     assert!(mirrored.whole().is_none());
     mirrored
 }

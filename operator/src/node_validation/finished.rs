@@ -1,0 +1,147 @@
+//! What is kept of a validation when it has ended, and gathered when a node is to be compared or
+//! its next run to be planned. Leaves both to `health`.
+
+use std::collections::BTreeMap;
+
+use crds::fabric::NodeClass;
+use crds::node_validation::{ValidationFingerprint, ValidationVerdict};
+use crds::{NodeValidation, names};
+use health::{Check, DueRun, Fingerprint, Fleet, Level, Verdict};
+
+use super::asked;
+use crate::cluster::Mirrors;
+use crate::training_job::mirrored_job::{MirroredJob, Over};
+
+/// A run, finished or not. Times are in seconds since the Unix epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Name of the NodeValidation.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    node: String,
+    level: Option<Level>,
+    policy: Option<String>,
+    created: i64,
+    finished: Option<i64>,
+    verdict: Option<Verdict>,
+    class: Option<String>,
+    fingerprint: Option<Fingerprint>,
+    values: Vec<(Check, String, f64)>,
+}
+
+impl Run {
+    /// What is kept.
+    pub fn of(validation: &NodeValidation) -> Self {
+        let metadata = &validation.metadata;
+        let status = validation.status.clone().unwrap_or_default();
+        let checks = asked(validation);
+        let levels = [Level::Full, Level::Standard, Level::Quick];
+        let runs_all = |level: &Level| level.checks().all(|check| checks.contains(&check));
+        let labels = metadata.labels.as_ref();
+        let values = status.results.iter().filter_map(|result| {
+            let check = result.check.as_str().parse().ok()?;
+            let device = result.device.clone().unwrap_or_default();
+            Some((check, device, result.value?))
+        });
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            node: validation.spec.node_name.clone(),
+            level: levels.into_iter().find(runs_all),
+            policy: labels.and_then(|labels| labels.get(names::LABEL_VALIDATION_POLICY).cloned()),
+            created: metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(0, |at| at.0.as_second()),
+            finished: status.completion_time.map(|at| at.0.as_second()),
+            verdict: status.verdict.map(verdict),
+            class: status.node_class,
+            fingerprint: status.fingerprint.map(fingerprint),
+            values: values.collect(),
+        }
+    }
+
+    /// What decides when the node is due again.
+    pub fn view(&self) -> DueRun {
+        DueRun {
+            name: self.name.clone(),
+            node: self.node.clone(),
+            level: self.level,
+            policy: self.policy.clone(),
+            created: self.created,
+            finished: self.finished,
+            verdict: self.verdict,
+        }
+    }
+}
+
+/// How many nodes have which verdict in their newest finished run.
+pub fn verdicts(mirrors: &Mirrors) -> BTreeMap<Verdict, i64> {
+    let mut newest: BTreeMap<&str, (i64, Verdict)> = BTreeMap::new();
+    for mirrored in mirrors.validations.resting() {
+        if let MirroredJob::Over(Over { run: Some(run), .. }) = mirrored
+            && let (Some(at), Some(verdict)) = (run.finished, run.verdict)
+        {
+            let known = newest.entry(&run.node).or_insert((at, verdict));
+            if known.0 < at {
+                *known = (at, verdict);
+            }
+        }
+    }
+    let mut counts = BTreeMap::new();
+    for (_, verdict) in newest.into_values() {
+        *counts.entry(verdict).or_default() += 1;
+    }
+    counts
+}
+
+/// What the other nodes of the class measured last.
+pub(super) fn fleet(mirrors: &Mirrors, class: Option<&NodeClass>, node: &str) -> Fleet {
+    let mut fleet = Fleet::default();
+    let Some(class) = class else {
+        return fleet;
+    };
+    for mirrored in mirrors.validations.resting() {
+        let MirroredJob::Over(over) = mirrored else {
+            continue;
+        };
+        let alike = |run: &&Run| run.class.as_ref() == Some(&class.name) && run.node != node;
+        let Some(run) = over.run.as_deref().filter(alike) else {
+            continue;
+        };
+        if let (Some(at), Some(fingerprint)) = (run.finished, &run.fingerprint) {
+            let values = run.values.iter();
+            let values = values.map(|(check, device, value)| (*check, device.as_str(), *value));
+            fleet.push(&run.node, at, fingerprint, values);
+        }
+    }
+    fleet
+}
+
+fn verdict(verdict: ValidationVerdict) -> Verdict {
+    match verdict {
+        ValidationVerdict::Pass => Verdict::Pass,
+        ValidationVerdict::Warn => Verdict::Warn,
+        ValidationVerdict::Fail => Verdict::Fail,
+        ValidationVerdict::Error => Verdict::Error,
+        ValidationVerdict::Skipped => Verdict::Skipped,
+    }
+}
+
+fn fingerprint(shown: ValidationFingerprint) -> Fingerprint {
+    let ValidationFingerprint {
+        kernel,
+        cpu,
+        driver,
+        firmware,
+        validator,
+    } = shown;
+    Fingerprint {
+        kernel,
+        cpu,
+        driver,
+        firmware,
+        validator,
+    }
+}

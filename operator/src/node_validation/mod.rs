@@ -1,0 +1,262 @@
+//! NodeValidations: what the planner sees of one, what its pod is told, and what is recorded. When
+//! it gets its node is decided by `scheduler`, what its figures mean by `health`.
+
+mod finished;
+pub mod pod;
+pub mod policy;
+pub mod status;
+mod verdict;
+
+use std::time::Duration;
+
+pub use finished::{Run, verdicts};
+
+use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
+use contract::validation::{AskedCheck, OfferedResource, Screen, ValidationTask};
+use crds::NodeValidation;
+use crds::fabric::{FabricSpec, NodeClass};
+use crds::node_validation::{NodeValidationStatus, ValidationLevel};
+use health::{Check, Floors, Level};
+use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Timestamp};
+use topology::OnPeerLoss;
+
+use crate::cluster::Mirrors;
+use crate::quantity;
+use crate::training_job::apply::MASTER_PORT;
+use crate::training_job::translate::{self, MirroredNode};
+use crate::workload::Workload;
+
+/// From SIGTERM to SIGKILL: the validator reports what it has found so far.
+const GRACE_SECONDS: u32 = 5;
+/// What an assignment says of neighbours, of which a validation has none.
+const PEER_LOSS_SECONDS: u32 = 10;
+
+/// What the planner sees; none if the API server has not named it in full.
+pub fn job(workload: &Workload, validation: &NodeValidation) -> Option<Job> {
+    let metadata = &validation.metadata;
+    let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
+    Some(Job {
+        key: workload.key()?,
+        created: translate::created(metadata),
+        nodes: 1,
+        pin: Some(validation.spec.node_name.as_str().into()),
+        class: "".into(),
+        procs_per_node: None,
+        zone_policy: scheduler::ZonePolicy::default(),
+        suspend: false,
+        grace: Duration::from_secs(GRACE_SECONDS.into()),
+        max_restarts: 0,
+        shrinks: false,
+        ttl: workload.ttl(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        finalizer: finalizers.iter().any(|one| one == crds::names::FINALIZER),
+        observed: workload.is_observed(),
+        problem: None,
+        dry_run: DryRun::Unknown,
+        status: workload.status().unwrap_or_default(),
+        seen: Timestamp::default(),
+    })
+}
+
+/// What decides that the attempt has its node. No sidecar reads it.
+pub fn assignment(key: &JobKey, new: &NewAttempt) -> Assignment {
+    let nodes = new.nodes.iter().map(|place| AssignedNode {
+        name: place.node.to_string(),
+        zone: place.zone.to_string(),
+        leaf: place.leaf.to_string(),
+    });
+    Assignment {
+        version: VERSION,
+        job: JobRef {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            uid: key.uid.to_string(),
+        },
+        attempt: new.number,
+        algorithm: ALGORITHM,
+        procs_per_node: 1,
+        nodes: nodes.collect(),
+        crossing: new.crossing,
+        master_port: MASTER_PORT,
+        on_peer_loss: OnPeerLoss::Restart,
+        peer_loss_seconds: PEER_LOSS_SECONDS,
+        min_nodes: None,
+        grace_seconds: Some(GRACE_SECONDS),
+        traffic_class: 0,
+        relaxed_ordering: true,
+        checkpoint: None,
+        resume: None,
+    }
+}
+
+/// What the validator has to do.
+pub fn task(
+    key: &JobKey,
+    validation: &NodeValidation,
+    fabric: &FabricSpec,
+    mirrors: &Mirrors,
+) -> ValidationTask {
+    let node = mirrors.nodes.get("", &validation.spec.node_name);
+    let class = node.and_then(|node| class_of(node, fabric));
+    let offers = node.map_or_else(Vec::new, |node| offers(node, class));
+    let asked = asked(validation);
+    let fleet = finished::fleet(mirrors, class, &validation.spec.node_name);
+    let screens = health::screens(&asked, &floors(class, &offers), &fleet, None);
+    let checks = asked.into_iter().map(|check| {
+        let of_check = screens.iter().filter(|((of, _), _)| *of == check);
+        AskedCheck {
+            name: check.as_str().to_owned(),
+            screens: of_check
+                .map(|((_, device), value)| Screen {
+                    device: device.clone(),
+                    value: *value,
+                })
+                .collect(),
+        }
+    });
+    ValidationTask {
+        version: contract::validation::VERSION,
+        validation: key.name.to_string(),
+        uid: key.uid.to_string(),
+        node: validation.spec.node_name.clone(),
+        node_class: class.map(|class| class.name.clone()).unwrap_or_default(),
+        deadline_seconds: validation.spec.deadline_seconds,
+        checks: checks.collect(),
+        offers,
+    }
+}
+
+/// The status to write for what the planner records.
+pub fn record(
+    status: &JobStatus,
+    key: &JobKey,
+    validation: &NodeValidation,
+    fabric: &FabricSpec,
+    mirrors: &Mirrors,
+) -> NodeValidationStatus {
+    let mut shown = status::to_api(status, validation);
+    let node = mirrors.nodes.get("", &validation.spec.node_name);
+    let class = node.and_then(|node| class_of(node, fabric));
+    if status.phase.holds_nodes() {
+        shown.node_class = class.map(|class| class.name.clone());
+    }
+    let ended_before = validation
+        .status
+        .as_ref()
+        .is_some_and(|old| old.verdict.is_some());
+    match status.phase {
+        JobPhase::Succeeded | JobPhase::Failed if ended_before => {
+            status::keep_verdict(&mut shown, validation);
+        }
+        JobPhase::Succeeded => {
+            let name = crds::names::pod_name(&key.name, status.attempt, 0);
+            let pod = mirrors.pods.get(&key.namespace, &name);
+            let pod = pod.filter(|mirrored| mirrored.pod.job == *key);
+            let report = pod.and_then(|mirrored| mirrored.report.as_deref());
+            let offers = node.map_or_else(Vec::new, |node| offers(node, class));
+            let by = verdict::Measure {
+                asked: asked(validation),
+                floors: floors(class, &offers),
+                fleet: finished::fleet(mirrors, class, &validation.spec.node_name),
+            };
+            verdict::of_report(&mut shown, key, report, &by);
+        }
+        JobPhase::Failed => verdict::of_failure(&mut shown, status),
+        JobPhase::Queued
+        | JobPhase::Assigned
+        | JobPhase::Starting
+        | JobPhase::Running
+        | JobPhase::Interrupting
+        | JobPhase::Restarting
+        | JobPhase::Suspended => {}
+    }
+    shown
+}
+
+/// The checks that are to run.
+fn asked(validation: &NodeValidation) -> Vec<Check> {
+    match &validation.spec.checks {
+        Some(checks) => checks
+            .iter()
+            .filter_map(|check| check.as_str().parse().ok())
+            .collect(),
+        None => level(validation.spec.level).checks().collect(),
+    }
+}
+
+fn level(level: ValidationLevel) -> Level {
+    match level {
+        ValidationLevel::Quick => Level::Quick,
+        ValidationLevel::Standard => Level::Standard,
+        ValidationLevel::Full => Level::Full,
+    }
+}
+
+/// What a node of a class must reach.
+fn floors(class: Option<&NodeClass>, offers: &[OfferedResource]) -> Floors {
+    let mut floors = Floors::default();
+    for floor in class.into_iter().flat_map(|class| &class.floors) {
+        if let Ok(check) = floor.check.as_str().parse() {
+            floors.set(
+                check,
+                floor.device.as_deref().unwrap_or_default(),
+                floor.value,
+            );
+        }
+    }
+    for offer in offers {
+        floors.set(Check::Offer, &offer.resource, offer.expected);
+    }
+    floors
+}
+
+/// The class of a node, if it has one that the Fabric knows.
+fn class_of<'f>(node: &MirroredNode, fabric: &'f FabricSpec) -> Option<&'f NodeClass> {
+    let mut labels = node.labels.iter();
+    let (_, name) = labels.find(|(key, _)| **key == *fabric.class_label)?;
+    fabric.classes.iter().find(|class| class.name == **name)
+}
+
+/// What the node offers of each resource, and how much a job of its class asks for.
+fn offers(node: &MirroredNode, class: Option<&NodeClass>) -> Vec<OfferedResource> {
+    let Some(class) = class else {
+        return Vec::new();
+    };
+    let sum = |one: &str, other: &str| {
+        let sum = quantity::milli(one)?.checked_add(quantity::milli(other)?)?;
+        Some(in_units(sum))
+    };
+    let (trainer, sidecar) = (&class.trainer, &class.sidecar);
+    let expected = [
+        (crds::names::RESOURCE_NODE, Some(1.0)),
+        (crds::names::RESOURCE_GPU, Some(class.gpus.into())),
+        (crds::names::RESOURCE_RDMA, Some(class.rdma.into())),
+        ("cpu", sum(&trainer.cpu, &sidecar.cpu)),
+        ("memory", sum(&trainer.memory, &sidecar.memory)),
+    ];
+    let expected = expected.into_iter().filter_map(|(resource, expected)| {
+        let mut found = node.offers.iter();
+        let found = found.find(|amount| amount.resource == resource);
+        let (name, unit) = match resource {
+            "memory" => ("memory in GiB", GIB),
+            other => (other, 1.0),
+        };
+        Some(OfferedResource {
+            resource: name.to_owned(),
+            offered: found.map_or(0.0, |amount| in_units(amount.milli)) / unit,
+            expected: expected.filter(|expected| *expected > 0.0)? / unit,
+        })
+    });
+    expected.collect()
+}
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// An amount in units, from thousandths.
+#[expect(
+    clippy::as_conversions,
+    reason = "a figure for people: its first digits matter"
+)]
+fn in_units(milli: u128) -> f64 {
+    milli as f64 / 1000.0
+}

@@ -1,0 +1,311 @@
+//! NodeValidations in the leader's loop: a node that nobody uses is given to the validator, what it
+//! reports becomes a verdict, and the node is free again.
+
+use health::{Check, CheckResult, Fingerprint, Outcome, Report};
+
+use super::*;
+use crate::node_validation;
+
+const POD: &str = "/api/v1/namespaces/fireflyer-validation/pods/check-1-0";
+
+fn validation(name: &str) -> String {
+    format!("/apis/fireflyer.dev/v1alpha1/nodevalidations/{name}")
+}
+
+fn ask(api: &Api, name: &str, node: &str) {
+    let object = json!({
+        "apiVersion": "fireflyer.dev/v1alpha1", "kind": "NodeValidation",
+        "metadata": {"name": name, "uid": format!("uid-{name}"), "generation": 1},
+        "spec": {"nodeName": node, "checks": ["Offer", "CpuStress"], "ttlSecondsAfterFinished": 600},
+    });
+    api.submit(&validation(name), object);
+}
+
+fn status(state: &State, name: &str) -> Value {
+    let found = state.objects.get(&validation(name));
+    found.map_or(Value::Null, |found| found["status"].clone())
+}
+
+fn is_in(state: &State, name: &str, phase: &str) -> bool {
+    status(state, name)["phase"] == phase
+}
+
+fn report(uid: &str, stress: Outcome) -> Vec<u8> {
+    let result = |check, device: &str, outcome| CheckResult {
+        check,
+        device: device.to_owned(),
+        outcome,
+    };
+    let gpus = Outcome::Measured {
+        value: 7.0,
+        runs: 1,
+    };
+    let report = Report {
+        validation: uid.to_owned(),
+        fingerprint: Fingerprint {
+            kernel: "6.18".to_owned(),
+            ..Fingerprint::default()
+        },
+        results: vec![
+            result(Check::Offer, "nvidia.com/gpu", gpus),
+            result(Check::CpuStress, "", stress),
+        ],
+    };
+    report.encode()
+}
+
+fn fast() -> Outcome {
+    Outcome::Measured {
+        value: 99.0,
+        runs: 1,
+    }
+}
+
+/// Gives the loop what has changed.
+async fn until(api: &Api, leader: &Leader, what: &str, holds: impl Fn(&State) -> bool) {
+    api.deliver(&leader.cluster);
+    api.until(what, holds).await;
+    api.deliver(&leader.cluster);
+}
+
+#[tokio::test]
+async fn a_report_becomes_a_verdict_with_figures_and_the_node_is_free_again() {
+    let api = cluster(1);
+    ask(&api, "check", "n000");
+    let leader = lead(&api);
+    until(&api, &leader, "its pod is there", |state| {
+        state.objects.contains_key(POD) && is_in(state, "check", "Starting")
+    })
+    .await;
+    let pod = api.state().objects[POD].clone();
+    let limits = &pod["spec"]["containers"][0]["resources"];
+    assert_eq!(*limits, json!({"limits": {"fireflyer.dev/node": "1"}}));
+    let task = "/api/v1/namespaces/fireflyer-validation/configmaps/check-1";
+    let task = api.state().objects[task]["data"]["validation.json"].clone();
+    let task = contract::validation::ValidationTask::from_json(task.as_str().unwrap().as_bytes());
+    let task = task.unwrap();
+    let gpus = task
+        .offers
+        .iter()
+        .find(|one| one.resource == "nvidia.com/gpu");
+    assert_eq!(
+        gpus.map(|one| (one.offered, one.expected)),
+        Some((8.0, 8.0))
+    );
+    assert_eq!(api.state().of("secrets").len(), 0, "nobody needs a key");
+
+    submit(&api, "train", 1);
+    let running = json!({"phase": "Running",
+        "containerStatuses": [{"name": "validator", "state": {"running": {}}}]});
+    api.change(|state| state.says(POD, running));
+    until(&api, &leader, "it runs, and the job waits", |state| {
+        is_in(state, "check", "Running") && phase(state, "train") == "Queued"
+    })
+    .await;
+    api.change(|state| state.reports(POD, &report("uid-check", fast())));
+    until(
+        &api,
+        &leader,
+        "it is finished, and the job has the node",
+        |state| is_in(state, "check", "Finished") && pods(state, "train") == 1,
+    )
+    .await;
+    let status = status(&api.state(), "check");
+    assert_eq!(status["verdict"], "Fail", "{status:#}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("nvidia.com/gpu"), "{message}");
+    let offer = &status["results"][0];
+    assert_eq!(
+        (&offer["check"], &offer["value"], &offer["floor"]),
+        (&json!("Offer"), &json!(7.0), &json!(8.0))
+    );
+    assert_eq!(status["nodeClass"], "a100");
+    assert_eq!(status["fingerprint"]["kernel"], "6.18");
+    until(&api, &leader, "it lets its pod and itself go", |state| {
+        let free = |object: &Value| {
+            let finalizers = object["metadata"]["finalizers"].as_array();
+            finalizers.is_none_or(Vec::is_empty)
+        };
+        free(&state.objects[&validation("check")]) && state.objects.get(POD).is_none_or(free)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_report_that_is_cut_or_of_another_run_is_an_error_and_says_why() {
+    let mut cut = report("uid-check", fast());
+    cut.truncate(80);
+    for (message, why) in [
+        (cut, "failed to parse the report"),
+        (report("uid-other", fast()), "of another run"),
+        (Vec::new(), "failed to parse the report"),
+    ] {
+        let api = cluster(1);
+        ask(&api, "check", "n000");
+        let leader = lead(&api);
+        let created = |state: &State| is_in(state, "check", "Starting");
+        until(&api, &leader, "its pod is there", created).await;
+        api.change(|state| state.reports(POD, &message));
+        let finished = |state: &State| is_in(state, "check", "Finished");
+        until(&api, &leader, "it is finished", finished).await;
+        let status = status(&api.state(), "check");
+        assert_eq!(status["verdict"], "Error");
+        assert_eq!(status["reason"], "ReportUnusable");
+        assert!(
+            status["message"].as_str().unwrap().contains(why),
+            "{status:#}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_is_killed_is_an_error_and_a_new_leader_writes_nothing_more() {
+    let api = cluster(1);
+    ask(&api, "check", "n000");
+    let leader = lead(&api);
+    let created = |state: &State| is_in(state, "check", "Starting");
+    until(&api, &leader, "its pod is there", created).await;
+    let killed = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "too slow"});
+    api.change(|state| state.says(POD, killed));
+    let free = |state: &State| {
+        let finalizers = &state.objects[&validation("check")]["metadata"]["finalizers"];
+        let held = finalizers.as_array().is_some_and(|all| !all.is_empty());
+        is_in(state, "check", "Finished") && !held
+    };
+    until(&api, &leader, "it is finished and holds nothing", free).await;
+    let found = status(&api.state(), "check");
+    assert_eq!(
+        (&found["verdict"], &found["reason"]),
+        (&json!("Error"), &json!("PodEnded"))
+    );
+    assert!(
+        found["message"]
+            .as_str()
+            .unwrap()
+            .contains("DeadlineExceeded"),
+        "{found:#}"
+    );
+    drop(leader);
+    let writes = api.state().writes.len();
+    let next = lead(&api);
+    submit(&api, "train", 1);
+    until(&api, &next, "the job has the node", |state| {
+        pods(state, "train") == 1
+    })
+    .await;
+    let about = |line: &&String| line.contains("nodevalidations");
+    let again = api.state().writes[writes..].iter().filter(about).count();
+    assert_eq!(again, 0);
+}
+
+#[tokio::test]
+async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
+    let api = cluster(3);
+    let policies = "/apis/fireflyer.dev/v1alpha1/nodevalidationpolicies";
+    let policy = |name: &str, created: &str, spec: Value| {
+        let object = json!({
+            "apiVersion": "fireflyer.dev/v1alpha1", "kind": "NodeValidationPolicy",
+            "metadata": {"name": name, "uid": format!("uid-{name}"), "creationTimestamp": created},
+            "spec": spec,
+        });
+        api.submit(&format!("{policies}/{name}"), object);
+    };
+    policy("weekly", "2026-01-02T03:04:05Z", json!({"level": "Quick"}));
+    policy(
+        "daily",
+        "2026-01-03T03:04:05Z",
+        json!({"intervalHours": 24}),
+    );
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let applier = applier(&api, &metrics);
+    let busy = [Arc::from("n001")].into();
+    let step = || async {
+        api.deliver(&applier.cluster);
+        node_validation::policy::step(&applier.cluster, &applier.writer, &busy).await;
+    };
+    step().await;
+    step().await;
+    let nodes: Vec<_> = {
+        let state = api.state();
+        let runs = state.of("nodevalidations");
+        let of_policy = |run: &&&Value| {
+            let owner = &run["metadata"]["ownerReferences"][0];
+            let label = &run["metadata"]["labels"]["fireflyer.dev/validation-policy"];
+            (&owner["name"], &owner["kind"], label)
+                == (
+                    &json!("weekly"),
+                    &json!("NodeValidationPolicy"),
+                    &json!("weekly"),
+                )
+        };
+        assert!(runs.iter().all(|run| of_policy(&run)), "{runs:#?}");
+        let mut runs = runs.into_iter().map(|run| run["spec"].clone());
+        runs.by_ref()
+            .map(|spec| (spec["nodeName"].clone(), spec["level"].clone()))
+            .collect()
+    };
+    let quick = |node: &str| (json!(node), json!("Quick"));
+    assert_eq!(nodes, [quick("n000"), quick("n002")], "each idle node once");
+    let status = |name: &str| api.state().objects[&format!("{policies}/{name}")]["status"].clone();
+    let weekly = status("weekly");
+    assert_eq!(
+        (&weekly["nodes"], &weekly["running"], &weekly["due"]),
+        (&json!(3), &json!(2), &json!(1))
+    );
+    let overlapped = &status("daily")["conditions"][0];
+    assert_eq!(
+        (&overlapped["type"], &overlapped["status"]),
+        (&json!("Overlapped"), &json!("True"))
+    );
+    let writes = api.state().writes.len();
+    step().await;
+    assert_eq!(
+        api.state().writes.len(),
+        writes,
+        "nothing changes, nothing is written"
+    );
+
+    api.change(|state| {
+        let path = state
+            .objects
+            .keys()
+            .find(|path| path.contains("weekly-n000"))
+            .unwrap();
+        let path = path.clone();
+        let mut run = state.objects[&path].clone();
+        run["status"] = json!({"phase": "Finished", "attempt": 1, "verdict": "Fail",
+            "completionTime": jiff_now(), "conditions": []});
+        state.replace(&path, run);
+    });
+    step().await;
+    let weekly = status("weekly");
+    assert_eq!(weekly["failedNodes"], json!(["n000"]));
+    assert_eq!(weekly["running"], json!(1));
+}
+
+fn jiff_now() -> String {
+    k8s_openapi::jiff::Timestamp::now().to_string()
+}
+
+#[tokio::test]
+async fn nodes_are_counted_by_the_verdict_of_their_newest_validation() {
+    let api = cluster(2);
+    for (name, node, verdict, at) in [
+        ("old", "n000", "Fail", "2026-01-02T03:04:05Z"),
+        ("new", "n000", "Pass", "2026-01-02T03:04:06Z"),
+        ("other", "n001", "Fail", "2026-01-02T03:04:05Z"),
+    ] {
+        ask(&api, name, node);
+        api.change(|state| {
+            let path = validation(name);
+            let mut run = state.objects[&path].clone();
+            run["status"] = json!({"phase": "Finished", "attempt": 1, "verdict": verdict,
+                "completionTime": at, "observedGeneration": 1});
+            state.replace(&path, run);
+        });
+    }
+    let cluster = api.listed();
+    let counts = node_validation::verdicts(&cluster.mirrors());
+    let (pass, fail) = (health::Verdict::Pass, health::Verdict::Fail);
+    assert_eq!(counts, [(pass, 1), (fail, 1)].into());
+}
