@@ -20,8 +20,8 @@ pub struct Args {
     /// Source of the facts about this node's hardware.
     #[arg(long, env = "FIREFLYER_DEVICE_BACKEND", value_enum)]
     pub backend: BackendKind,
-    /// Node fixture of the mock backend. The agent watches its folder, so mount the folder, not the
-    /// file.
+    /// Node fixture of the mock backend. A file beside it that is called after the node,
+    /// `NODE.yaml`, goes first. The agent watches the folder, so mount the folder, not the file.
     #[arg(
         long,
         env = "FIREFLYER_NODE_FIXTURE",

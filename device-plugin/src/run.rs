@@ -51,7 +51,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let endpoints = Endpoints::bind(address, registry, readiness.clone()).await?;
 
     let fixture = fixture.context("the mock backend needs --fixture")?;
-    let backend = Mock::new(fixture, device_dir)?;
+    let backend = Mock::new(fixture, node_name.as_deref(), device_dir)?;
     let labels = match node_name {
         Some(node) => {
             let client = kube::Client::try_default()

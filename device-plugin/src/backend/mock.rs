@@ -20,13 +20,20 @@ pub const CONTAINER_FOLDER: &str = "/dev/fireflyer";
 #[derive(Debug)]
 pub struct Mock {
     fixture: PathBuf,
+    /// The fixture of this node alone, where there is one.
+    own_fixture: Option<PathBuf>,
     device_folder: PathBuf,
     folder: Folder,
 }
 
 impl Mock {
-    /// Follows the fixture in this file; device files go to the host's folder given.
-    pub fn new(fixture: PathBuf, device_folder: PathBuf) -> Result<Self, Error> {
+    /// Follows the fixture in this file; device files go to the host's folder given. A file beside
+    /// it that is called after the node, `NODE.yaml`, goes first while it is there.
+    pub fn new(
+        fixture: PathBuf,
+        node: Option<&str>,
+        device_folder: PathBuf,
+    ) -> Result<Self, Error> {
         // Editors and the kubelet replace the file instead of writing it, so the folder is watched.
         let parent = match fixture.parent() {
             Some(parent) if parent != Path::new("") => parent,
@@ -34,6 +41,7 @@ impl Mock {
         };
         let folder = Folder::watch(parent)?;
         Ok(Self {
+            own_fixture: node.map(|node| parent.join(format!("{node}.yaml"))),
             fixture,
             device_folder,
             folder,
@@ -41,15 +49,17 @@ impl Mock {
     }
 
     fn read(&self) -> Result<Fixture, Error> {
+        let own = self.own_fixture.as_ref().filter(|own| own.exists());
+        let path = own.unwrap_or(&self.fixture);
         let unreadable = |source| Error::Read {
-            path: self.fixture.clone(),
+            path: path.clone(),
             source,
         };
         let refused = |problem| Error::Fixture {
-            path: self.fixture.clone(),
+            path: path.clone(),
             problem,
         };
-        let file = fs::File::open(&self.fixture).map_err(unreadable)?;
+        let file = fs::File::open(path).map_err(unreadable)?;
         let mut text = String::new();
         let read = file
             .take(fixture::MAX_BYTES + 1)
@@ -160,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("node.yaml");
         fs::write(&file, fixture).unwrap();
-        let mut mock = Mock::new(file, folder.path().join("devices")).unwrap();
+        let mut mock = Mock::new(file, None, folder.path().join("devices")).unwrap();
         let inventory = mock.discover().unwrap();
         (folder, inventory)
     }
@@ -218,10 +228,24 @@ slots: 8
     }
 
     #[tokio::test]
+    async fn the_fixture_of_the_node_itself_goes_first_while_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.yaml");
+        let own = folder.path().join("n7.yaml");
+        fs::write(&file, NODE).unwrap();
+        let mut mock = Mock::new(file, Some("n7"), folder.path().join("devices")).unwrap();
+        let lost = "faults: [{device: mlx5_0, reason: link down}]";
+        fs::write(&own, NODE.replace("faults: []", lost)).unwrap();
+        assert_eq!(mock.discover().unwrap().faults.len(), 1);
+        fs::remove_file(&own).unwrap();
+        assert_eq!(mock.discover().unwrap().faults.len(), 0);
+    }
+
+    #[tokio::test]
     async fn a_file_that_is_no_fixture_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let fixture = folder.path().join("node.yaml");
-        let mut mock = Mock::new(fixture.clone(), folder.path().join("devices")).unwrap();
+        let mut mock = Mock::new(fixture.clone(), None, folder.path().join("devices")).unwrap();
         let missing = mock.discover().unwrap_err().to_string();
         assert!(missing.contains("failed to read") && missing.contains("node.yaml"));
 

@@ -90,7 +90,7 @@ impl Node {
         let readiness = Readiness::default();
         let shutdown = CancellationToken::new();
         let agent = Agent {
-            backend: Mock::new(self.fixture(), self.root().join("devices")).unwrap(),
+            backend: Mock::new(self.fixture(), None, self.root().join("devices")).unwrap(),
             place: NodeLocation::default(),
             plugin_dir: self.plugins.clone(),
             labels: None,
