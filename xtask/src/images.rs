@@ -42,8 +42,8 @@ Builds release binaries, packs each with the libraries it needs into an image ar
 archives' sizes. An image whose content is in the cache is not built again. busybox and pause, for
 smoke jobs and the cluster itself, are built too.
 
-  --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, trainer, busybox,
-                    pause
+  --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, validator, trainer,
+                    busybox, pause
   --cluster NAME    give them to the nodes of that cluster
   --base            only the Debian root that the trainer's image is made of
   --containerfiles  write FOLDER/Containerfile of every image instead, for Docker and buildah

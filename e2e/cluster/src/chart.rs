@@ -21,10 +21,11 @@ const NAMESPACE: &str = "fireflyer-system";
 const WAIT: &str = "3m";
 
 /// What the nodes need: our programs, the trainer of the examples, and a shell for small jobs.
-const IMAGES: [&str; 5] = [
+const IMAGES: [&str; 6] = [
     "operator",
     "hfreduce-sidecar",
     "device-plugin",
+    "validator",
     "trainer",
     "busybox",
 ];

@@ -16,6 +16,7 @@ pub mod shrink;
 pub mod survival;
 pub mod training;
 pub mod upgrade;
+pub mod validation;
 
 /// A gang of shell trainers starts within seconds; ten times that is the limit.
 pub(crate) const START: Duration = Duration::from_secs(60);
@@ -126,6 +127,15 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::LosesNodes(ALL),
         shrink::node_dies_and_the_others_go_on_without_a_restart
+    ),
+    // A node of it is short of a GPU: no other job could run there.
+    scenario!(
+        Needs::Alone(2),
+        validation::node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired
+    ),
+    scenario!(
+        Needs::Alone(2),
+        validation::policy_validates_all_nodes_and_disturbs_no_job
     ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),

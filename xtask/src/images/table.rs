@@ -75,6 +75,15 @@ pub(crate) const IMAGES: &[Recipe] = &[
         }],
         user: None,
     },
+    Recipe {
+        name: "validator",
+        binaries: &[Binary {
+            package: "validator",
+            path: "/usr/bin/validator",
+            linking: Linking::Static,
+        }],
+        user: Some(NOBODY),
+    },
 ];
 
 impl Recipe {

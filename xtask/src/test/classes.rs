@@ -99,6 +99,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "topology ", Always),
     ("unit", "scheduler ", Always),
     ("unit", "collective ", Always),
+    ("unit", "health ", Always),
     ("unit", "sim ", Always),
     ("unit", "collective tests/instruction_sets.rs", On(&[])),
     ("unit", "operator src/lib.rs", Always),
@@ -140,6 +141,8 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("cluster", "shrink::of_a_partition", Always),
     ("cluster", "upgrade::", On(API)),
     ("cluster", "upgrade::chart_upgrade", Always),
+    ("cluster", "validation::", On(VALIDATION)),
+    ("cluster", "validation::node_that_lost_a_gpu", Always),
     ("cluster", "scale::", On(JOBS)),
     ("cluster", "scale::hundred_jobs", Always),
 ];
@@ -190,6 +193,18 @@ const SHRINK: &[&str] = &[
     "e2e/scenarios/src/scenario/shrink.rs",
     "hfreduce-sidecar/src",
     "operator/src/rendezvous",
+];
+
+const VALIDATION: &[&str] = &[
+    "contract/src/validation.rs",
+    "core/health/src",
+    "core/scheduler/src",
+    "crds/src",
+    "device-plugin/src",
+    "e2e/scenarios/src/scenario/validation.rs",
+    "helm/fireflyer",
+    "operator/src",
+    "validator/src",
 ];
 
 /// The row of a unit.

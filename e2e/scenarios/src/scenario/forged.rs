@@ -16,7 +16,7 @@ use crate::scenario::START;
 /// Who writes the forgeries.
 const USER: &str = "mallory";
 const LABELS: &str = "belong to the operator: use labels of your own";
-const OWNER: &str = "only the operator makes objects that a TrainingJob owns";
+const OWNER: &str = "only the operator makes objects that a TrainingJob or NodeValidation owns";
 const FINALIZER: &str = "the finalizer fireflyer.dev/release-nodes belongs to the operator";
 
 /// One object, and the words by which it is refused; without them it may be there and has no effect.
@@ -221,7 +221,7 @@ impl Other {
             forgery(
                 "a pod that asks for a node",
                 pod("thief", none.clone(), json!({"fireflyer.dev/node": "1"})),
-                Some("only TrainingJobs may use fireflyer.dev/node"),
+                Some("only TrainingJobs and NodeValidations may use fireflyer.dev/node"),
             ),
             forgery(
                 "a Secret like an attempt's key, with our labels",

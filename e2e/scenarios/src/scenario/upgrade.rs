@@ -309,19 +309,22 @@ pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Res
     context.is_gone("orphan", START).await
 }
 
-/// All objects of any kind that bear the release's label, the definitions of kinds excepted.
+/// All objects of any kind that bear the release's label, except what an uninstall keeps: the definitions of kinds, and
+/// the namespace of validations.
 async fn of_the_chart(context: &Context) -> Result<Vec<String>> {
     let kinds = context
         .kubectl(&["api-resources", "--verbs=list", "-o", "name"])
         .await?;
     let kinds = kinds.lines().collect::<Vec<_>>().join(",");
     let label = "app.kubernetes.io/instance=fireflyer";
+    let kept = format!("namespace/{}", crds::names::VALIDATION_NAMESPACE);
     let found = context
         .kubectl(&["get", &kinds, "-A", "-l", label, "-o", "name"])
         .await?;
     let objects = found
         .lines()
         .filter(|line| line.contains('/') && !line.starts_with("Warning:"))
-        .filter(|object| !object.starts_with("customresourcedefinition."));
+        .filter(|object| !object.starts_with("customresourcedefinition."))
+        .filter(|object| *object != kept);
     Ok(objects.map(str::to_owned).collect())
 }

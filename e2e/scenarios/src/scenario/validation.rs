@@ -1,0 +1,274 @@
+//! NodeValidations: real checks on a real node, and a verdict with figures.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crds::node_validation::{NodeValidationStatus, ValidationPhase, ValidationVerdict};
+use crds::training_job::Phase;
+use crds::{NodeValidation, NodeValidationPolicy, names};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::jobs::{RUNS_UNTIL_ASKED, TestJob};
+use crate::scenario::START;
+
+/// A Quick run on an idle node takes up to 20 s; ten times that is the limit.
+const QUICK: Duration = Duration::from_secs(200);
+/// A kubelet gives a changed ConfigMap to its pods within a minute and a half.
+const MOUNTED: Duration = Duration::from_secs(200);
+/// The ConfigMap with the hardware that agents show.
+const FIXTURE: &str = "fireflyer-node-fixture";
+const LOST_GPU: &str = "GPU-00000000-0000-4000-a100-000000000003";
+
+pub async fn node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired(
+    context: Context,
+) -> Result<()> {
+    let mut nodes = context.cluster.nodes().map(|node| node.name().to_owned());
+    let (broken, whole) = (nodes.next(), nodes.next());
+    let (broken, whole) = (broken.context("no node")?, whole.context("no node")?);
+
+    lose_gpu(&context, &broken, true).await?;
+    gpus(&context, &broken, "7").await?;
+    validate(&context, "broken", &broken).await?;
+    validate(&context, "whole", &whole).await?;
+    let found = verdict(&context, "broken").await?;
+    ensure!(
+        found.verdict == Some(ValidationVerdict::Fail),
+        "a node with 7 of 8 GPUs: {found:?}"
+    );
+    let message = found.message.unwrap_or_default();
+    ensure!(
+        message.contains(names::RESOURCE_GPU) && message.contains("validate again"),
+        "the message names neither the resource nor the remedy: {message}"
+    );
+    let found = verdict(&context, "whole").await?;
+    ensure!(
+        found.verdict == Some(ValidationVerdict::Pass),
+        "a whole node: {found:?}"
+    );
+    let measured = found.results.iter().filter(|one| one.value.is_some());
+    ensure!(
+        measured.count() >= 4 && found.fingerprint.is_some(),
+        "too few figures: {:?}",
+        found.results
+    );
+
+    lose_gpu(&context, &broken, false).await?;
+    gpus(&context, &broken, "8").await?;
+    // A job on the node is not disturbed: the validation waits for its end.
+    let job = TestJob::shell("busy", 1, RUNS_UNTIL_ASKED);
+    context.start(&job).await?;
+    let busy = context.node_of("busy", 0).await?;
+    validate(&context, "later", &busy).await?;
+    waits(&context, "later", "NodeInUse").await?;
+    let job = context.job("busy").await?.status.unwrap_or_default();
+    ensure!(
+        job.phase == Phase::Running && job.attempt == 1,
+        "the validation disturbed the job: {job:?}"
+    );
+    context.delete("busy").await?;
+    let found = verdict(&context, "later").await?;
+    ensure!(
+        found.verdict == Some(ValidationVerdict::Pass),
+        "the node of a job that ended: {found:?}"
+    );
+
+    let began = Instant::now();
+    validate(&context, "repaired", &broken).await?;
+    let found = verdict(&context, "repaired").await?;
+    ensure!(
+        found.verdict == Some(ValidationVerdict::Pass),
+        "the repaired node: {found:?}"
+    );
+    println!(
+        "    a verdict of Quick after {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    for name in ["broken", "whole", "later", "repaired"] {
+        validations(&context)
+            .delete(name, &DeleteParams::default())
+            .await?;
+    }
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), names::VALIDATION_NAMESPACE);
+    context
+        .eventually("no pod of a validation is left", START, || async {
+            let left = pods.list(&ListParams::default()).await?.items;
+            Ok(left.is_empty().then_some(()))
+        })
+        .await
+}
+
+pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) -> Result<()> {
+    // It writes a line a second; a pause or a restart would show.
+    let counts =
+        "i=0; while [ ! -e /run/fireflyer/stop ]; do echo step $i; i=$((i+1)); sleep 1; done";
+    let job = TestJob::shell("counting", 2, counts);
+    context.start(&job).await?;
+    let busy = [
+        context.node_of("counting", 0).await?,
+        context.node_of("counting", 1).await?,
+    ];
+    let nodes: BTreeSet<String> = context
+        .cluster
+        .nodes()
+        .map(|node| node.name().to_owned())
+        .collect();
+    let policies: Api<NodeValidationPolicy> = Api::all(context.client.clone());
+    let object = json!({
+        "apiVersion": names::API_VERSION,
+        "kind": "NodeValidationPolicy",
+        "metadata": {"name": "weekly"},
+        "spec": {"level": "Quick"},
+    });
+    let object: NodeValidationPolicy = serde_json::from_value(object)?;
+    policies.create(&PostParams::default(), &object).await?;
+    let validated = |all: bool| {
+        let (context, busy, nodes) = (&context, &busy, &nodes);
+        async move {
+            let mut passed = BTreeSet::new();
+            for run in validations(context).list(&ListParams::default()).await? {
+                let status = run.status.unwrap_or_default();
+                ensure!(
+                    all || !busy.contains(&run.spec.node_name),
+                    "the node of a job is to be validated: {}",
+                    run.spec.node_name
+                );
+                if status.phase == ValidationPhase::Finished {
+                    ensure!(
+                        status.verdict == Some(ValidationVerdict::Pass),
+                        "node {}: {:?}",
+                        run.spec.node_name,
+                        status.message
+                    );
+                    passed.insert(run.spec.node_name);
+                }
+            }
+            let missing = nodes.iter().filter(|node| !passed.contains(*node));
+            let missing = missing.filter(|node| all || !busy.contains(node)).count();
+            Ok((missing == 0).then_some(()))
+        }
+    };
+    context
+        .eventually("all idle nodes are validated", QUICK, || validated(false))
+        .await?;
+    let status = context.job("counting").await?.status.unwrap_or_default();
+    ensure!(
+        status.phase == Phase::Running && status.attempt == 1,
+        "the policy disturbed the job: {status:?}"
+    );
+    let log = context.log("counting", 1, 0).await?;
+    let steps = log.lines().filter_map(|line| line.strip_prefix("step "));
+    let steps: Vec<usize> = steps.filter_map(|step| step.parse().ok()).collect();
+    ensure!(
+        steps.len() > 5 && steps.iter().copied().eq(0..steps.len()),
+        "the job's steps are not consecutive: {steps:?}"
+    );
+    context.delete("counting").await?;
+    context
+        .eventually("all nodes are validated", QUICK, || validated(true))
+        .await?;
+    let shown = context.eventually("the policy shows it", START, || async {
+        let status = policies.get("weekly").await?.status.unwrap_or_default();
+        let count = usize::try_from(status.nodes)?;
+        let rests = (count, status.due, status.running, status.failed) == (nodes.len(), 0, 0, 0);
+        Ok(rests.then_some(()))
+    });
+    shown.await?;
+    policies.delete("weekly", &DeleteParams::default()).await?;
+    context
+        .eventually("its runs go with the policy", START, || async {
+            let left = validations(&context).list(&ListParams::default()).await?;
+            Ok(left.items.is_empty().then_some(()))
+        })
+        .await
+}
+
+fn validations(context: &Context) -> Api<NodeValidation> {
+    Api::all(context.client.clone())
+}
+
+async fn validate(context: &Context, name: &str, node: &str) -> Result<()> {
+    let object = json!({
+        "apiVersion": names::API_VERSION,
+        "kind": "NodeValidation",
+        "metadata": {"name": name},
+        "spec": {"nodeName": node},
+    });
+    let object: NodeValidation = serde_json::from_value(object)?;
+    let created = validations(context)
+        .create(&PostParams::default(), &object)
+        .await;
+    created.with_context(|| format!("failed to create NodeValidation {name}"))?;
+    Ok(())
+}
+
+async fn status(context: &Context, name: &str) -> Result<NodeValidationStatus> {
+    let found = validations(context).get(name).await?;
+    Ok(found.status.unwrap_or_default())
+}
+
+/// The status of one that is finished.
+async fn verdict(context: &Context, name: &str) -> Result<NodeValidationStatus> {
+    let what = format!("validation {name} is finished");
+    context
+        .eventually(&what, QUICK, || async {
+            let status = status(context, name).await?;
+            Ok((status.phase == ValidationPhase::Finished).then_some(status))
+        })
+        .await
+}
+
+async fn waits(context: &Context, name: &str, reason: &str) -> Result<()> {
+    let what = format!("validation {name} waits because of {reason}");
+    context
+        .eventually(&what, START, || async {
+            let status = status(context, name).await?;
+            Ok((status.reason.as_deref() == Some(reason)).then_some(()))
+        })
+        .await
+}
+
+/// Gives a node a fixture of its own in which a GPU is lost, or takes that away again.
+async fn lose_gpu(context: &Context, node: &str, lost: bool) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), names::SYSTEM_NAMESPACE);
+    let fixture = maps.get(FIXTURE).await?.data.unwrap_or_default();
+    let fixture = fixture.get("node.yaml").context("there is no fixture")?;
+    let fault = format!("faults: [{{device: {LOST_GPU}, reason: Xid 79}}]");
+    let own = match lost {
+        true => json!(fixture.replace("faults: []", &fault)),
+        false => Value::Null,
+    };
+    let patch = Patch::Merge(json!({"data": {format!("{node}.yaml"): own}}));
+    maps.patch(FIXTURE, &PatchParams::default(), &patch).await?;
+    // A change of the pod makes the kubelet look at once.
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), names::SYSTEM_NAMESPACE);
+    let here = ListParams::default()
+        .labels("app.kubernetes.io/component=device-plugin")
+        .fields(&format!("spec.nodeName={node}"));
+    for agent in pods.list(&here).await? {
+        let name = agent.metadata.name.unwrap_or_default();
+        let seen = json!({"metadata": {"annotations": {"example.com/lost": lost.to_string()}}});
+        pods.patch(&name, &PatchParams::default(), &Patch::Merge(seen))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn gpus(context: &Context, node: &str, count: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let what = format!("node {node} offers {count} GPUs");
+    context
+        .eventually(&what, MOUNTED, || async {
+            let status = nodes.get(node).await?.status.unwrap_or_default();
+            let offered = status.allocatable.unwrap_or_default();
+            let offered = offered.get(names::RESOURCE_GPU);
+            Ok(offered
+                .is_some_and(|offered| offered.0 == count)
+                .then_some(()))
+        })
+        .await
+}
