@@ -89,11 +89,11 @@ impl Check {
         }
     }
 
-    /// The unit of its values.
+    /// The unit of its values; empty where the device says of what they are.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
-            Self::Offer => "devices",
+            Self::Offer => "",
             Self::CpuFrequency => "GHz",
             Self::CpuStress => "% of the median core",
             Self::MemoryBandwidth | Self::AllReduce | Self::Disk | Self::Gpu => "GB/s",

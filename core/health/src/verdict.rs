@@ -279,7 +279,11 @@ impl fmt::Display for Figure {
             _ if value >= 100.0 => 1,
             _ => 2,
         };
-        write!(f, "{value:.decimals$} {}", check.unit())
+        write!(f, "{value:.decimals$}")?;
+        match check.unit() {
+            "" => Ok(()),
+            unit => write!(f, " {unit}"),
+        }
     }
 }
 

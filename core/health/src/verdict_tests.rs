@@ -75,7 +75,7 @@ fn a_lost_gpu_fails_the_offer_and_says_what_to_do() {
         &floors,
         &Fleet::default(),
         Verdict::Fail,
-        "7 devices is below the class's floor of 8 devices; look at the node's agent",
+        "7 is below the class's floor of 8; look at the node's agent",
     );
     assert_eq!(
         (judged.value, judged.floor, judged.median),

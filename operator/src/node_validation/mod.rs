@@ -17,7 +17,7 @@ use crds::NodeValidation;
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::node_validation::{NodeValidationStatus, ValidationLevel};
 use health::{Check, Floors, Level};
-use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Timestamp};
+use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Problem, Timestamp};
 use topology::OnPeerLoss;
 
 use crate::cluster::Mirrors;
@@ -32,7 +32,7 @@ const GRACE_SECONDS: u32 = 5;
 const PEER_LOSS_SECONDS: u32 = 10;
 
 /// What the planner sees; none if the API server has not named it in full.
-pub fn job(workload: &Workload, validation: &NodeValidation) -> Option<Job> {
+pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) -> Option<Job> {
     let metadata = &validation.metadata;
     let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
     Some(Job {
@@ -51,10 +51,26 @@ pub fn job(workload: &Workload, validation: &NodeValidation) -> Option<Job> {
         deleting: metadata.deletion_timestamp.is_some(),
         finalizer: finalizers.iter().any(|one| one == crds::names::FINALIZER),
         observed: workload.is_observed(),
-        problem: None,
+        problem: no_agent(validation, mirrors),
         dry_run: DryRun::Unknown,
         status: workload.status().unwrap_or_default(),
         seen: Timestamp::default(),
+    })
+}
+
+/// Without our agent a node does not offer itself, and no pod can ask for it.
+fn no_agent(validation: &NodeValidation, mirrors: &Mirrors) -> Option<Problem> {
+    let node = mirrors.nodes.get("", &validation.spec.node_name)?;
+    let mut offers = node.offers.iter();
+    let offers_itself = offers.any(|offer| offer.resource == crds::names::RESOURCE_NODE);
+    (!offers_itself).then(|| Problem {
+        reason: "NoAgent",
+        message: format!(
+            "node {} does not offer {}: the node agent (DaemonSet fireflyer-device-plugin) is not \
+             running there; see its pod, or the nodeSelector of the chart's devicePlugin",
+            node.name,
+            crds::names::RESOURCE_NODE
+        ),
     })
 }
 

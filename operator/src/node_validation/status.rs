@@ -1,15 +1,82 @@
 //! Between the planner's status and that of a NodeValidation. The planner's words for a job that
 //! trains become those of a run of checks. Leaves the verdict to `verdict`.
 
+use std::collections::BTreeMap;
+
 use crds::NodeValidation;
 use crds::node_validation::{NodeValidationStatus, ValidationPhase};
-use scheduler::{AttemptRecord, ConditionKind, JobPhase, JobStatus};
+use scheduler::{AttemptRecord, Condition, ConditionKind, JobPhase, JobStatus};
 
 use crate::training_job::status::{conditions_from_api, conditions_to_api, time};
 use crate::training_job::translate::timestamp;
 
 /// Longest message of a status, in bytes: the schema counts characters, which are no more.
 const MESSAGE_BYTES: usize = 1024;
+
+/// The planner's words for a job that trains (reason and message of a condition), and what they are
+/// for a run of checks. Both ways, so that nothing is written anew for the words alone.
+const WORDS: [[&str; 4]; 6] = [
+    [
+        "Joining",
+        "Waiting for the gang to join",
+        "PodStarting",
+        "Waiting for the validator's pod to start",
+    ],
+    [
+        "AllRanksRun",
+        "Every rank trains",
+        "ChecksRunning",
+        "The checks run",
+    ],
+    [
+        "Succeeded",
+        "Every rank ended well",
+        "Reported",
+        "The validator has reported",
+    ],
+    [
+        "Succeeded",
+        "The job ended and released its nodes",
+        "Reported",
+        "The validation ended and released its node",
+    ],
+    // A failure's own reason stays.
+    [
+        "",
+        "The job ended and released its nodes",
+        "",
+        "The validation ended and released its node",
+    ],
+    [
+        "Placed",
+        "1 node",
+        "NodeGiven",
+        "The validation has its node",
+    ],
+];
+
+/// A message of the planner, as it is said of a validation.
+pub fn message_of(message: &str) -> &str {
+    let mut words = WORDS.iter();
+    let found = words.find(|[_, planner, _, _]| *planner == message);
+    found.map_or(message, |[_, _, _, shown]| shown)
+}
+
+/// Replaces the words of conditions that stand in one half of the table by those in the other.
+fn reword(conditions: &mut BTreeMap<ConditionKind, Condition>, from: usize, to: usize) {
+    for condition in conditions.values_mut() {
+        let is_it = |words: &&[&str; 4]| {
+            let reason = words[from].is_empty() || words[from] == condition.reason;
+            reason && words[from + 1] == condition.message
+        };
+        if let Some(words) = WORDS.iter().find(is_it) {
+            if !words[to].is_empty() {
+                words[to].clone_into(&mut condition.reason);
+            }
+            words[to + 1].clone_into(&mut condition.message);
+        }
+    }
+}
 
 /// The planner's status as the API shows it, without a verdict.
 pub fn to_api(status: &JobStatus, validation: &NodeValidation) -> NodeValidationStatus {
@@ -22,14 +89,16 @@ pub fn to_api(status: &JobStatus, validation: &NodeValidation) -> NodeValidation
         JobPhase::Succeeded => ConditionKind::Complete,
         JobPhase::Failed => ConditionKind::Failed,
     };
-    let told = status.conditions.get(&told);
+    let mut conditions = status.conditions.clone();
+    reword(&mut conditions, 0, 2);
+    let told = conditions.get(&told);
     let before = validation.status.as_ref();
     NodeValidationStatus {
         phase: phase(status.phase),
         verdict: None,
         reason: told.map(|condition| condition.reason.clone()),
         message: told.map(|condition| cut(&condition.message)),
-        conditions: conditions_to_api(&status.conditions, generation),
+        conditions: conditions_to_api(&conditions, generation),
         attempt: status.attempt,
         node_class: before.and_then(|before| before.node_class.clone()),
         start_time: status.started_at.map(time),
@@ -53,7 +122,8 @@ pub fn keep_verdict(shown: &mut NodeValidationStatus, validation: &NodeValidatio
 
 /// The API's status as the planner recorded it.
 pub fn from_api(validation: &NodeValidation, status: &NodeValidationStatus) -> JobStatus {
-    let conditions = conditions_from_api(&status.conditions);
+    let mut conditions = conditions_from_api(&status.conditions);
+    reword(&mut conditions, 2, 0);
     let failed = conditions.get(&ConditionKind::Failed);
     let failed = failed.is_some_and(|condition| condition.holds);
     let phase = match status.phase {
@@ -98,4 +168,45 @@ fn phase(phase: JobPhase) -> ValidationPhase {
 /// A text that the schema takes.
 pub(super) fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(MESSAGE_BYTES)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use scheduler::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_planners_words_become_those_of_a_run_of_checks_and_back() {
+        let validation = json!({
+            "apiVersion": "fireflyer.dev/v1alpha1", "kind": "NodeValidation",
+            "metadata": {"name": "check", "generation": 1},
+            "spec": {"nodeName": "n1"},
+        });
+        let validation: NodeValidation = serde_json::from_value(validation).unwrap();
+        let now = Timestamp::from_millis(5000);
+        for [reason, message, shown_reason, shown_message] in WORDS {
+            let mut status = JobStatus {
+                phase: JobPhase::Running,
+                attempt: 1,
+                started_at: Some(now),
+                ..JobStatus::default()
+            };
+            let reason = if reason.is_empty() {
+                "NodeLost"
+            } else {
+                reason
+            };
+            status.set(ConditionKind::Running, false, reason, message, now);
+            let shown = to_api(&status, &validation);
+            assert_eq!(shown.message.as_deref(), Some(shown_message));
+            if !shown_reason.is_empty() {
+                assert_eq!(shown.reason.as_deref(), Some(shown_reason));
+            }
+            assert_eq!(message_of(message), shown_message);
+            let read = from_api(&validation, &shown);
+            assert_eq!(read.conditions, status.conditions);
+        }
+    }
 }

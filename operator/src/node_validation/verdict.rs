@@ -103,7 +103,10 @@ fn summary(verdict: Verdict, results: &[Judged]) -> String {
     let passed = of(Verdict::Pass).count();
     let bad: Vec<&Judged> = of(verdict).collect();
     let text = match verdict {
-        Verdict::Pass | Verdict::Skipped => format!("{passed} of {} results pass", results.len()),
+        Verdict::Pass | Verdict::Skipped => match of(Verdict::Skipped).count() {
+            0 => format!("all {passed} results pass"),
+            skipped => format!("{passed} results pass, {skipped} were skipped"),
+        },
         Verdict::Warn | Verdict::Fail | Verdict::Error => {
             let named = bad.iter().take(NAMED).map(|judged| {
                 let device = match judged.device.is_empty() {
@@ -140,7 +143,10 @@ fn result(judged: &Judged, report: &Report, left: &mut usize) -> Option<Validati
         device: (!judged.device.is_empty()).then(|| judged.device.clone()),
         verdict: verdict(judged.verdict),
         value: judged.value,
-        unit: judged.value.map(|_| judged.check.unit().to_owned()),
+        unit: judged
+            .value
+            .map(|_| judged.check.unit().to_owned())
+            .filter(|unit| !unit.is_empty()),
         floor: judged.floor,
         median: judged.median,
         runs,

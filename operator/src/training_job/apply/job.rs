@@ -170,7 +170,10 @@ impl Applier {
         };
         let now = jiff::Timestamp::now();
         let suffix = format!("{:x}", now.as_nanosecond());
-        let mut note = event.message.clone();
+        let mut note = match job.kind {
+            JobKind::TrainingJob => event.message.clone(),
+            JobKind::NodeValidation => node_validation::status::message_of(&event.message).into(),
+        };
         while note.len() > NOTE_BYTES {
             note.pop();
         }

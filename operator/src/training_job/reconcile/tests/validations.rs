@@ -309,3 +309,31 @@ async fn nodes_are_counted_by_the_verdict_of_their_newest_validation() {
     let (pass, fail) = (health::Verdict::Pass, health::Verdict::Fail);
     assert_eq!(counts, [(pass, 1), (fail, 1)].into());
 }
+
+#[tokio::test]
+async fn a_node_without_an_agent_or_that_there_is_not_is_said_with_what_to_do() {
+    let api = cluster(1);
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    api.submit("/api/v1/nodes/bare", node);
+    ask(&api, "one", "bare");
+    ask(&api, "two", "n999");
+    let leader = lead(&api);
+    for (name, reason, text) in [
+        ("one", "NoAgent", "the node agent"),
+        ("two", "NodeUnknown", "another nodeName"),
+    ] {
+        until(&api, &leader, reason, |state| {
+            status(state, name)["reason"] == reason
+        })
+        .await;
+        let found = status(&api.state(), name);
+        assert_eq!(found["phase"], "Pending");
+        assert!(
+            found["message"].as_str().unwrap().contains(text),
+            "{found:#}"
+        );
+    }
+}
