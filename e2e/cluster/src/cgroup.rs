@@ -14,6 +14,8 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// A folder stays busy until the last process in it is reaped.
 const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
+/// The kernel's default.
+pub(crate) const PERIOD_US: u32 = 100_000;
 
 /// Which cgroups this machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +87,23 @@ fn make(folder: &Path) -> Result<()> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Lets all that is below the folder have so many hundredths of a processor, or all.
+pub(crate) fn limit_cpu(name: &str, percent: Option<u32>) -> Result<()> {
+    let root = Path::new(ROOT);
+    let quota = percent.map(|percent| percent * PERIOD_US / 100);
+    let (file, text) = match version() {
+        Version::V1 => (
+            root.join("cpu").join(name).join("cpu.cfs_quota_us"),
+            quota.map_or("-1".to_owned(), |quota| quota.to_string()),
+        ),
+        Version::V2 => (
+            root.join(name).join("cpu.max"),
+            quota.map_or("max".to_owned(), |quota| format!("{quota} {PERIOD_US}")),
+        ),
+    };
+    fs::write(&file, text).context(|| format!("failed to write {}", file.display()))
 }
 
 /// Removes the folders whose name satisfies `ours`, with all below them, from every hierarchy.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cgroup;
 use crate::cluster::Cluster;
 use crate::command;
 use crate::error::Result;
@@ -66,6 +67,18 @@ impl<'a> NodeHandle<'a> {
         match self.cluster.engine {
             NodeEngine::Native => network::connect(&self.cluster.layout, self.index + 1, true),
             NodeEngine::Kind => kind::connect(self.name(), true),
+        }
+    }
+
+    /// Lets everything on it together have so many hundredths of a processor; none takes the limit
+    /// away.
+    pub fn limit_cpu(&self, percent: Option<u32>) -> Result<()> {
+        match self.cluster.engine {
+            NodeEngine::Native => {
+                let folder = self.cluster.layout.node_namespace(self.index + 1);
+                cgroup::limit_cpu(&folder, percent)
+            }
+            NodeEngine::Kind => kind::limit_cpu(self.name(), percent),
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::cgroup::PERIOD_US;
 use crate::cluster::{Cluster, kubeconfig};
 use crate::command;
 use crate::control::audit_log;
@@ -118,6 +119,16 @@ pub(crate) fn start(node: &str) -> Result<()> {
 pub(crate) fn connect(node: &str, connected: bool) -> Result<()> {
     let verb = if connected { "connect" } else { "disconnect" };
     docker(&["network", verb, NETWORK, node]).map(|_| ())
+}
+
+/// Lets a node have so many hundredths of a processor, or all.
+pub(crate) fn limit_cpu(node: &str, percent: Option<u32>) -> Result<()> {
+    let period = format!("--cpu-period={PERIOD_US}");
+    let quota = percent.map_or("-1".to_owned(), |percent| {
+        (percent * PERIOD_US / 100).to_string()
+    });
+    let quota = format!("--cpu-quota={quota}");
+    docker(&["update", &period, &quota, node]).map(|_| ())
 }
 
 /// Runs a program inside a node.

@@ -137,6 +137,10 @@ pub const REAL: &[Scenario] = &[
         Needs::Alone(2),
         validation::policy_validates_all_nodes_and_disturbs_no_job
     ),
+    scenario!(
+        Needs::Alone(1),
+        validation::throttled_node_is_below_the_floor_of_its_class
+    ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),
     scenario!(

@@ -156,35 +156,26 @@ pub fn record(
     if status.phase.holds_nodes() {
         shown.node_class = class.map(|class| class.name.clone());
     }
-    let ended_before = validation
-        .status
-        .as_ref()
-        .is_some_and(|old| old.verdict.is_some());
-    match status.phase {
-        JobPhase::Succeeded | JobPhase::Failed if ended_before => {
-            status::keep_verdict(&mut shown, validation);
-        }
-        JobPhase::Succeeded => {
-            let name = crds::names::pod_name(&key.name, status.attempt, 0);
-            let pod = mirrors.pods.get(&key.namespace, &name);
-            let pod = pod.filter(|mirrored| mirrored.pod.job == *key);
-            let report = pod.and_then(|mirrored| mirrored.report.as_deref());
-            let offers = node.map_or_else(Vec::new, |node| offers(node, class));
-            let by = verdict::Measure {
-                asked: asked(validation),
-                floors: floors(class, &offers),
-                fleet: finished::fleet(mirrors, class, &validation.spec.node_name),
-            };
-            verdict::of_report(&mut shown, key, report, &by);
-        }
-        JobPhase::Failed => verdict::of_failure(&mut shown, status),
-        JobPhase::Queued
-        | JobPhase::Assigned
-        | JobPhase::Starting
-        | JobPhase::Running
-        | JobPhase::Interrupting
-        | JobPhase::Restarting
-        | JobPhase::Suspended => {}
+    let before = validation.status.as_ref();
+    if !status.phase.is_terminal() {
+        return shown;
+    }
+    if before.is_some_and(|before| before.verdict.is_some()) {
+        status::keep_verdict(&mut shown, validation);
+    } else if status.phase == JobPhase::Failed {
+        verdict::of_failure(&mut shown, status);
+    } else {
+        let name = crds::names::pod_name(&key.name, status.attempt, 0);
+        let pod = mirrors.pods.get(&key.namespace, &name);
+        let pod = pod.filter(|mirrored| mirrored.pod.job == *key);
+        let report = pod.and_then(|mirrored| mirrored.report.as_deref());
+        let offers = node.map_or_else(Vec::new, |node| offers(node, class));
+        let by = verdict::Measure {
+            asked: asked(validation),
+            floors: floors(class, &offers),
+            fleet: finished::fleet(mirrors, class, &validation.spec.node_name),
+        };
+        verdict::of_report(&mut shown, key, report, &by);
     }
     shown
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crds::NodeValidation;
-use crds::node_validation::{NodeValidationStatus, ValidationPhase};
-use scheduler::{AttemptRecord, Condition, ConditionKind, JobPhase, JobStatus};
+use crds::node_validation::{NodeValidationStatus, ValidationPhase, ValidationVerdict};
+use scheduler::{AttemptRecord, Condition, ConditionKind, JobEvent, JobPhase, JobStatus};
 
 use crate::training_job::status::{conditions_from_api, conditions_to_api, time};
 use crate::training_job::translate::timestamp;
@@ -55,11 +55,22 @@ const WORDS: [[&str; 4]; 6] = [
     ],
 ];
 
-/// A message of the planner, as it is said of a validation.
-pub fn message_of(message: &str) -> &str {
+/// What the planner's Event says of a validation, and whether somebody should look. The one at its
+/// end has the verdict, which is written by then.
+pub fn event(event: &JobEvent, validation: &NodeValidation) -> (String, bool) {
+    let status = validation.status.clone().unwrap_or_default();
+    if let (Some(verdict), Some(message)) = (status.verdict, status.message) {
+        let text = format!("{}: {message}", verdict.as_str());
+        let look = match verdict {
+            ValidationVerdict::Fail | ValidationVerdict::Error | ValidationVerdict::Warn => true,
+            ValidationVerdict::Pass | ValidationVerdict::Skipped => false,
+        };
+        return (text, look);
+    }
     let mut words = WORDS.iter();
-    let found = words.find(|[_, planner, _, _]| *planner == message);
-    found.map_or(message, |[_, _, _, shown]| shown)
+    let found = words.find(|[_, planner, _, _]| *planner == event.message);
+    let text = found.map_or(event.message.as_str(), |[_, _, _, shown]| shown);
+    (text.to_owned(), event.warning)
 }
 
 /// Replaces the words of conditions that stand in one half of the table by those in the other.
@@ -204,7 +215,13 @@ mod tests {
             if !shown_reason.is_empty() {
                 assert_eq!(shown.reason.as_deref(), Some(shown_reason));
             }
-            assert_eq!(message_of(message), shown_message);
+            let said = JobEvent {
+                warning: false,
+                reason: "Running",
+                message: message.to_owned(),
+            };
+            let text = event(&said, &validation);
+            assert_eq!(text, (shown_message.to_owned(), false));
             let read = from_api(&validation, &shown);
             assert_eq!(read.conditions, status.conditions);
         }

@@ -161,17 +161,9 @@ impl Mirrored for MirroredJob {
 /// What is kept of a job if it has ended, holds nothing, and all of its spec is taken note of.
 fn over(job: &Workload) -> Option<Over> {
     let status = job.status()?;
-    let succeeded = match status.phase {
-        JobPhase::Succeeded => true,
-        JobPhase::Failed => false,
-        JobPhase::Queued
-        | JobPhase::Assigned
-        | JobPhase::Starting
-        | JobPhase::Running
-        | JobPhase::Interrupting
-        | JobPhase::Restarting
-        | JobPhase::Suspended => return None,
-    };
+    if !status.phase.is_terminal() {
+        return None;
+    }
     let metadata = job.metadata();
     let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
     let held = finalizers.iter().any(|one| one == names::FINALIZER);
@@ -182,7 +174,7 @@ fn over(job: &Workload) -> Option<Over> {
         key: job.key()?,
         version: metadata.resource_version.clone()?,
         created: translate::created(metadata),
-        succeeded,
+        succeeded: status.phase == JobPhase::Succeeded,
         attempt: status.attempt,
         finished_at: status.finished_at?,
         ttl: job.ttl(),

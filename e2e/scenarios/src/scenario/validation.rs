@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use crds::node_validation::{NodeValidationStatus, ValidationPhase, ValidationVerdict};
+use crds::node_validation::{
+    NodeValidationStatus, ValidationPhase, ValidationResult, ValidationVerdict,
+};
 use crds::training_job::Phase;
-use crds::{NodeValidation, NodeValidationPolicy, names};
+use crds::{Fabric, NodeValidation, NodeValidationPolicy, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -22,6 +24,7 @@ const QUICK: Duration = Duration::from_secs(200);
 const MOUNTED: Duration = Duration::from_secs(200);
 /// The ConfigMap with the hardware that agents show.
 const FIXTURE: &str = "fireflyer-node-fixture";
+const ALL_CORES: &str = "all cores";
 const LOST_GPU: &str = "GPU-00000000-0000-4000-a100-000000000003";
 
 pub async fn node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired(
@@ -185,6 +188,73 @@ pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) ->
             Ok(left.items.is_empty().then_some(()))
         })
         .await
+}
+
+pub async fn throttled_node_is_below_the_floor_of_its_class(context: Context) -> Result<()> {
+    let node = context.cluster.nodes().next().context("no node")?;
+    let name = node.name().to_owned();
+    let fast = all_cores(&context, "fast", &name).await?;
+    ensure!(
+        fast.verdict == ValidationVerdict::Pass,
+        "a node without a floor: {fast:?}"
+    );
+    let value = fast.value.context("no clock was measured")?;
+
+    let fabrics: Api<Fabric> = Api::all(context.client.clone());
+    let before = fabrics.get(names::FABRIC).await?.spec.classes;
+    let with_floors = |floors: Value| {
+        let mut classes = json!(before);
+        classes[0]["floors"] = floors;
+        Patch::Merge(json!({"spec": {"classes": classes}}))
+    };
+    // Half of what the node can: what neighbours of the machine do costs less, the limit more.
+    let floor = json!([{"check": "CpuFrequency", "device": ALL_CORES, "value": value / 2.0}]);
+    let params = PatchParams::default();
+    fabrics
+        .patch(names::FABRIC, &params, &with_floors(floor))
+        .await?;
+    node.limit_cpu(Some(20))?;
+    let slow = all_cores(&context, "slow", &name).await;
+    node.limit_cpu(None)?;
+    let slow = slow?;
+    ensure!(
+        slow.verdict == ValidationVerdict::Fail && slow.floor.is_some(),
+        "a throttled node: {slow:?}"
+    );
+    let found = all_cores(&context, "repaired", &name).await?;
+    ensure!(
+        found.verdict == ValidationVerdict::Pass,
+        "a node that is not throttled any more: {found:?}"
+    );
+    fabrics
+        .patch(names::FABRIC, &params, &with_floors(json!([])))
+        .await?;
+    for name in ["fast", "slow", "repaired"] {
+        validations(&context)
+            .delete(name, &DeleteParams::default())
+            .await?;
+    }
+    Ok(())
+}
+
+/// Runs the check of the clock on a node, and gives what it says of all cores at once.
+async fn all_cores(context: &Context, name: &str, node: &str) -> Result<ValidationResult> {
+    let object = json!({
+        "apiVersion": names::API_VERSION,
+        "kind": "NodeValidation",
+        "metadata": {"name": name},
+        "spec": {"nodeName": node, "checks": ["CpuFrequency"]},
+    });
+    let object: NodeValidation = serde_json::from_value(object)?;
+    validations(context)
+        .create(&PostParams::default(), &object)
+        .await?;
+    let status = verdict(context, name).await?;
+    let mut results = status.results.iter();
+    let found = results.find(|one| one.device.as_deref() == Some(ALL_CORES));
+    found
+        .cloned()
+        .with_context(|| format!("no result of {ALL_CORES}: {status:?}"))
 }
 
 fn validations(context: &Context) -> Api<NodeValidation> {

@@ -170,9 +170,11 @@ impl Applier {
         };
         let now = jiff::Timestamp::now();
         let suffix = format!("{:x}", now.as_nanosecond());
-        let mut note = match job.kind {
-            JobKind::TrainingJob => event.message.clone(),
-            JobKind::NodeValidation => node_validation::status::message_of(&event.message).into(),
+        let (mut note, warning) = match &progress.job {
+            Some(Workload::Validation(validation)) => {
+                node_validation::status::event(event, validation)
+            }
+            Some(Workload::Training(_)) | None => (event.message.clone(), event.warning),
         };
         while note.len() > NOTE_BYTES {
             note.pop();
@@ -187,7 +189,7 @@ impl Applier {
             "action": "Plan",
             "reason": event.reason,
             "note": note,
-            "type": if event.warning { "Warning" } else { "Normal" },
+            "type": if warning { "Warning" } else { "Normal" },
             "regarding": {
                 "apiVersion": names::API_VERSION,
                 "kind": job.kind.as_str(),

@@ -121,6 +121,16 @@ async fn a_report_becomes_a_verdict_with_figures_and_the_node_is_free_again() {
     );
     assert_eq!(status["nodeClass"], "a100");
     assert_eq!(status["fingerprint"]["kernel"], "6.18");
+    let says_so = |event: &&Value| {
+        let note = event["note"].as_str().unwrap_or_default();
+        event["type"] == "Warning" && note.starts_with("Fail: Offer")
+    };
+    until(&api, &leader, "an Event has the verdict", |state| {
+        let path = "/apis/events.k8s.io/v1/namespaces/default/events/";
+        let events = state.of("events");
+        state.objects.keys().any(|key| key.starts_with(path)) && events.iter().any(says_so)
+    })
+    .await;
     until(&api, &leader, "it lets its pod and itself go", |state| {
         let free = |object: &Value| {
             let finalizers = object["metadata"]["finalizers"].as_array();
