@@ -33,12 +33,18 @@ pub struct FabricObservation {
     counts: FabricStatus,
     storms: Vec<Storm>,
     held: BTreeSet<Arc<str>>,
+    suspects: BTreeSet<Arc<str>>,
 }
 
 impl FabricObservation {
     /// Names of the nodes that an attempt has, or that a pod of ours is on.
     pub fn held(&self) -> &BTreeSet<Arc<str>> {
         &self.held
+    }
+
+    /// Names of the nodes that peers could not reach a moment ago.
+    pub fn suspects(&self) -> &BTreeSet<Arc<str>> {
+        &self.suspects
     }
 }
 
@@ -213,7 +219,14 @@ pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> FabricObservation {
         counts: status,
         storms: states.storms().to_vec(),
         held: taken.iter().map(|name| name.as_str().into()).collect(),
+        suspects: suspects(snapshot, states),
     }
+}
+
+fn suspects(snapshot: &Snapshot, states: &States<'_>) -> BTreeSet<Arc<str>> {
+    let nodes = snapshot.nodes.iter().map(|node| &node.name);
+    let suspects = nodes.filter(|name| matches!(states.of(name), State::Suspect { .. }));
+    suspects.map(|name| name.as_str().into()).collect()
 }
 
 /// Why no job could get a node, in one word.

@@ -58,21 +58,30 @@ pub async fn keep(
         }
         let seen = seen.borrow().clone();
         if let Some(seen) = seen {
-            step(&cluster, &writer, seen.held()).await;
+            step(&cluster, &writer, seen.held(), seen.suspects()).await;
         }
     }
 }
 
-/// Does what is to be done now, where these nodes are held.
-pub async fn step(cluster: &SharedCluster, writer: &Writer, held: &BTreeSet<Arc<str>>) {
-    let found = look(&cluster.mirrors(), held);
+/// Does what is to be done now, where some nodes are held and some suspect.
+pub async fn step(
+    cluster: &SharedCluster,
+    writer: &Writer,
+    held: &BTreeSet<Arc<str>>,
+    suspects: &BTreeSet<Arc<str>>,
+) {
+    let found = look(&cluster.mirrors(), held, suspects);
     if let Some(found) = found {
         carry_out(cluster, writer, found).await;
     }
 }
 
 /// What is due; none before everything was listed once, or without a policy.
-fn look(mirrors: &Mirrors, held: &BTreeSet<Arc<str>>) -> Option<Look> {
+fn look(
+    mirrors: &Mirrors,
+    held: &BTreeSet<Arc<str>>,
+    suspects: &BTreeSet<Arc<str>>,
+) -> Option<Look> {
     let is_known = mirrors.is_synced() && mirrors.policies.is_synced();
     if !is_known || mirrors.policies.is_empty() {
         return None;
@@ -90,7 +99,7 @@ fn look(mirrors: &Mirrors, held: &BTreeSet<Arc<str>>) -> Option<Look> {
             name: node.name.to_string(),
             created: seconds(node.created.as_millis()),
             idle: node.ready == Ready::True && !held.contains(node.name.as_str()),
-            suspect: false,
+            suspect: suspects.contains(node.name.as_str()),
         })
         .collect();
     let runs: Vec<_> = mirrors

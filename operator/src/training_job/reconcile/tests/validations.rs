@@ -229,9 +229,11 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let applier = applier(&api, &metrics);
     let busy = [Arc::from("n001")].into();
+    let suspects = [].into();
     let step = || async {
         api.deliver(&applier.cluster);
-        node_validation::policy::step(&applier.cluster, &applier.writer, &busy).await;
+        let (cluster, writer) = (&applier.cluster, &applier.writer);
+        node_validation::policy::step(cluster, writer, &busy, &suspects).await;
     };
     step().await;
     step().await;
