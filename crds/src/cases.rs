@@ -358,6 +358,11 @@ pub struct KubectlAnswer {
     pub text: String,
 }
 
+/// What the API server says when a controller wrote the object between kubectl's look and its
+/// change, and how often a change is tried again for that.
+const CONFLICT: &str = "(Conflict)";
+const CONFLICTS: usize = 5;
+
 /// Runs one case against an API server; `kubectl` gets the arguments and the object for its
 /// standard input. The objects that a transition needs are removed again. `Err` says what differed.
 pub fn run<E: std::fmt::Display>(
@@ -384,7 +389,15 @@ pub fn run<E: std::fmt::Display>(
                 ));
             }
             let verb = if case.delete { "delete" } else { "replace" };
-            let answer = ask(&tried(verb), &case.object);
+            let mut answer = ask(&tried(verb), &case.object);
+            for _ in 0..CONFLICTS {
+                match &answer {
+                    Ok(conflict) if conflict.text.contains(CONFLICT) => {
+                        answer = ask(&tried(verb), &case.object);
+                    }
+                    Ok(_) | Err(_) => break,
+                }
+            }
             ask(&["delete", "--wait=true", "-f", "-"], before)?;
             answer?
         }
@@ -523,5 +536,31 @@ mod tests {
         assert!(run(&case(Expected::Accepted), answer(true, "created")).is_ok());
         assert!(run(&case(Expected::Accepted), answer(false, "AlreadyExists")).is_ok());
         assert!(run(&case(Expected::Accepted), answer(false, "spec is too long")).is_err());
+    }
+
+    #[test]
+    fn a_change_is_tried_again_when_a_controller_was_faster() {
+        let case = Case {
+            name: "x".to_owned(),
+            before: Some(json!({})),
+            object: json!({}),
+            verdict: Expected::Refused("cannot change".to_owned()),
+            user: None,
+            delete: false,
+        };
+        let mut conflicts = 2;
+        let kubectl = |arguments: &[&str], _: &str| {
+            let replaces = arguments[0] == "replace";
+            let text = match replaces && conflicts > 0 {
+                true => "Error from server (Conflict): it has been modified",
+                false => "it cannot change",
+            };
+            conflicts -= i32::from(replaces);
+            Ok::<_, std::fmt::Error>(KubectlAnswer {
+                accepted: !replaces,
+                text: text.to_owned(),
+            })
+        };
+        assert_eq!(run(&case, kubectl), Ok(()));
     }
 }
