@@ -43,6 +43,10 @@ pub fn start(
         labels: Some(names::LABEL_JOB),
         ..all
     };
+    let optional = Scope {
+        is_optional: true,
+        ..all
+    };
     let the_fabric = Scope {
         fields: Some("metadata.name=default"),
         ..all
@@ -84,14 +88,14 @@ pub fn start(
     ));
     spawn(watch(
         Api::<DeserializeGuard<NodeValidation>>::all(client.clone()),
-        all,
+        optional,
         to(),
         |mirrors| &mut mirrors.validations,
         |job| MirroredJob::guarded(job, JobKind::NodeValidation),
     ));
     spawn(watch(
         Api::<DeserializeGuard<NodeValidationPolicy>>::all(client.clone()),
-        all,
+        optional,
         to(),
         |mirrors| &mut mirrors.policies,
         policy,

@@ -38,6 +38,9 @@ const NO_SUCH_KIND: u16 = 404;
 pub(super) struct Scope {
     pub(super) labels: Option<&'static str>,
     pub(super) fields: Option<&'static str>,
+    /// Whether nobody waits for a kind whose CRD is not installed: there is none of it. Of any
+    /// other kind that is an error, after which what is known stays.
+    pub(super) is_optional: bool,
 }
 
 /// A kind that is watched.
@@ -144,8 +147,9 @@ where
             let page = timeout(ANSWER, self.api.list(&params)).await;
             let page = match page.map_err(|_elapsed| Error::Silent(ANSWER))? {
                 Ok(page) => page,
-                // Its CRD is not installed: there is none, and nobody waits for it.
-                Err(kube::Error::Api(status)) if status.code == NO_SUCH_KIND => {
+                Err(kube::Error::Api(status))
+                    if status.code == NO_SUCH_KIND && self.scope.is_optional =>
+                {
                     self.with(Mirror::listing_done);
                     self.cluster.notify();
                     return Err(Error::Api(kube::Error::Api(status)));

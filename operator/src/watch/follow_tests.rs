@@ -160,3 +160,22 @@ async fn a_position_that_is_too_old_and_a_request_lead_to_a_new_listing() {
     assert!(holds("newest") && !holds("new"));
     running.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_an_optional_kind_that_is_not_installed_and_others_keep_what_is_known() {
+    let known = |is_optional| async move {
+        let Setup {
+            mut watch, cluster, ..
+        } = setup(|number, _| match number {
+            0 => (200, page(&["known"])),
+            _ => failure(404, "NotFound"),
+        });
+        watch.scope.is_optional = is_optional;
+        watch.list(0).await.unwrap();
+        watch.list(1).await.unwrap_err();
+        let mirrors = cluster.mirrors();
+        (mirrors.claims.is_listed(1), mirrors.claims.len())
+    };
+    assert_eq!(known(true).await, (true, 0));
+    assert_eq!(known(false).await, (false, 1));
+}

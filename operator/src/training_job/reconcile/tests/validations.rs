@@ -349,3 +349,21 @@ async fn a_node_without_an_agent_or_that_there_is_not_is_said_with_what_to_do() 
         );
     }
 }
+
+#[tokio::test]
+async fn a_finished_validation_is_deleted_after_its_ttl() {
+    let api = cluster(1);
+    ask(&api, "check", "n000");
+    api.change(|state| {
+        let mut run = state.objects[&validation("check")].clone();
+        run["spec"]["ttlSecondsAfterFinished"] = json!(0);
+        run["status"] = json!({"phase": "Finished", "attempt": 1, "verdict": "Pass",
+            "completionTime": "2026-01-02T03:04:05Z", "observedGeneration": 1});
+        state.replace(&validation("check"), run);
+    });
+    let leader = lead(&api);
+    until(&api, &leader, "it is deleted", |state| {
+        !state.objects.contains_key(&validation("check"))
+    })
+    .await;
+}
