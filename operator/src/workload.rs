@@ -32,11 +32,11 @@ pub fn object_key(key: &JobKey) -> ObjectKey {
     (namespace.to_owned(), key.name.to_string())
 }
 
-/// Makes the garbage collector remove an object with the job of this kind that has this metadata.
-pub fn owner_reference(kind: JobKind, metadata: &ObjectMeta) -> Value {
+/// Makes the garbage collector remove an object with that of this kind that has this metadata.
+pub fn owner_reference(kind: &str, metadata: &ObjectMeta) -> Value {
     json!({
         "apiVersion": names::API_VERSION,
-        "kind": kind.as_str(),
+        "kind": kind,
         "name": metadata.name,
         "uid": metadata.uid,
         "controller": true,
@@ -126,7 +126,7 @@ impl Workload {
 
     /// Makes the garbage collector remove an object with it.
     pub fn owner_reference(&self) -> Value {
-        owner_reference(self.kind(), self.metadata())
+        owner_reference(self.kind().as_str(), self.metadata())
     }
 
     /// The same without the record of who set which field, which nobody reads.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use contract::validation::Screen;
-use health::{Check, CheckResult, Outcome};
+use health::{Check, CheckResult, Outcome, median};
 
 use crate::process::{Ending, OUTPUT_BYTES, Said};
 
@@ -121,7 +121,7 @@ pub(crate) fn screened(
         }
     }
     for result in &mut results {
-        let of_place = values.get_mut(&place(result));
+        let of_place = values.get(&place(result));
         if let (Some(_), Some(of_place)) = (measured(result), of_place) {
             let runs = u32::try_from(of_place.len()).unwrap_or(u32::MAX);
             let value = median(of_place);
@@ -135,19 +135,6 @@ fn measured(result: &CheckResult) -> Option<f64> {
     match result.outcome {
         Outcome::Measured { value, .. } => Some(value),
         Outcome::Wrong { .. } | Outcome::Error { .. } | Outcome::Skipped { .. } => None,
-    }
-}
-
-/// The median; of an even number the mean of the two in the middle, of none 0.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match (values.get(middle.wrapping_sub(1)), values.get(middle)) {
-        (Some(below), Some(above)) if values.len().is_multiple_of(2) => {
-            f64::midpoint(*below, *above)
-        }
-        (_, Some(value)) => *value,
-        (_, None) => 0.0,
     }
 }
 

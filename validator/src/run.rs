@@ -1,5 +1,5 @@
 //! A whole run: reads the task, starts a child for each check, and writes the report, also when it
-//! is told to stop. It measures nothing itself.
+//! is interrupted. It measures nothing itself.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};

@@ -189,11 +189,16 @@ fn margin(spread: f64) -> f64 {
     (FAIL_SPREADS * judged).clamp(LEAST_MARGIN, 1.0)
 }
 
-fn median(values: &[f64]) -> f64 {
+/// The median; of an even number the mean of the two in the middle, of none 0.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let half = sorted.len() / 2;
-    f64::midpoint(sorted[half], sorted[sorted.len() - 1 - half])
+    match (sorted.get(half), sorted.iter().rev().nth(half)) {
+        (Some(one), Some(other)) => f64::midpoint(*one, *other),
+        _ => 0.0,
+    }
 }
 
 /// The spread of two or more values as a standard deviation: Qn of Rousseeuw and Croux, about the

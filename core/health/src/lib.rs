@@ -12,6 +12,6 @@ pub use check::{Check, Level, UnknownCheck};
 pub use due::{
     DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, PolicySummary, plan,
 };
-pub use fleet::{Fleet, Floors};
+pub use fleet::{Fleet, Floors, median};
 pub use report::{CheckResult, Fingerprint, Outcome, Report, ReportError};
 pub use verdict::{Judged, Judgement, Verdict, judge, screens};

@@ -1,4 +1,4 @@
-//! NodeValidations: what the planner sees of one, what its pod is told, and what is recorded. When
+//! NodeValidations: what the planner sees of one, the task of its pod, and what is recorded. When
 //! it gets its node is decided by `scheduler`, what its figures mean by `health`.
 
 mod finished;

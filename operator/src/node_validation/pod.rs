@@ -84,7 +84,7 @@ pub fn build(
                 names::LABEL_RANK: "0",
             },
             "finalizers": [names::FINALIZER],
-            "ownerReferences": [owner_reference(JobKind::NodeValidation, &validation.metadata)],
+            "ownerReferences": [owner_reference(JobKind::NodeValidation.as_str(), &validation.metadata)],
         },
         "spec": spec,
     })

@@ -10,7 +10,7 @@ use crds::fabric::FabricSpec;
 use crds::node_validation_policy::{NodeValidationPolicy, NodeValidationPolicyStatus};
 use crds::{NodeValidation, names};
 use daemon::CancellationToken;
-use health::{DueNode, DuePlan, DuePolicy, Level, NewRun, PolicySummary};
+use health::{DueNode, DuePlan, DuePolicy, NewRun, PolicySummary};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff;
 use kube::api::{DeleteParams, Patch, Preconditions};
@@ -26,7 +26,7 @@ use crate::fabric::FabricObservation;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::MirroredNode;
 use crate::training_job::write::{self, WritePurpose, Writer};
-use crate::workload::Workload;
+use crate::workload::{Workload, owner_reference};
 
 /// How often is looked what is due.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -226,29 +226,17 @@ async fn carry_out(cluster: &SharedCluster, writer: &Writer, look: Look) {
 
 /// The run of a policy, as it is created.
 fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
-    let level = match run.level {
-        Level::Quick => "Quick",
-        Level::Standard => "Standard",
-        Level::Full => "Full",
-    };
     json!({
         "apiVersion": names::API_VERSION,
         "kind": JobKind::NodeValidation.as_str(),
         "metadata": {
             "name": run.name,
             "labels": {names::LABEL_VALIDATION_POLICY: run.policy},
-            "ownerReferences": [{
-                "apiVersion": names::API_VERSION,
-                "kind": "NodeValidationPolicy",
-                "name": policy.metadata.name,
-                "uid": policy.metadata.uid,
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }],
+            "ownerReferences": [owner_reference("NodeValidationPolicy", &policy.metadata)],
         },
         "spec": {
             "nodeName": run.node,
-            "level": level,
+            "level": run.level,
             "deadlineSeconds": policy.spec.deadline_seconds,
         },
     })

@@ -92,7 +92,7 @@ fn reword(conditions: &mut BTreeMap<ConditionKind, Condition>, from: usize, to: 
 /// The planner's status as the API shows it, without a verdict.
 pub fn to_api(status: &JobStatus, validation: &NodeValidation) -> NodeValidationStatus {
     let generation = validation.metadata.generation;
-    let told = match status.phase {
+    let shown = match status.phase {
         JobPhase::Queued | JobPhase::Assigned | JobPhase::Restarting | JobPhase::Suspended => {
             ConditionKind::Assigned
         }
@@ -102,13 +102,13 @@ pub fn to_api(status: &JobStatus, validation: &NodeValidation) -> NodeValidation
     };
     let mut conditions = status.conditions.clone();
     reword(&mut conditions, 0, 2);
-    let told = conditions.get(&told);
+    let shown = conditions.get(&shown);
     let before = validation.status.as_ref();
     NodeValidationStatus {
         phase: phase(status.phase),
         verdict: None,
-        reason: told.map(|condition| condition.reason.clone()),
-        message: told.map(|condition| cut(&condition.message)),
+        reason: shown.map(|condition| condition.reason.clone()),
+        message: shown.map(|condition| cut(&condition.message)),
         conditions: conditions_to_api(&conditions, generation),
         attempt: status.attempt,
         node_class: before.and_then(|before| before.node_class.clone()),

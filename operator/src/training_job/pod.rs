@@ -97,7 +97,7 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
         "name": names::pod_name(name, rank.attempt, rank.rank),
         "namespace": job.metadata.namespace,
         "labels": {},
-        "ownerReferences": [owner_reference(JobKind::TrainingJob, &job.metadata)],
+        "ownerReferences": [owner_reference(JobKind::TrainingJob.as_str(), &job.metadata)],
     });
     if let Some(given) = &template.metadata {
         metadata["labels"] = json!(given.labels);

@@ -6,10 +6,9 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use health::{Check, CheckResult};
+use health::{Check, CheckResult, median};
 
 use super::{CheckContext, measured};
-use crate::results::median;
 use crate::{log, machine};
 
 /// Most cores that are measured one by one, spread over all.
@@ -30,10 +29,10 @@ pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>
     for core in some {
         alone.extend(machine::on_each(&[core], |core| report(core, each))?);
     }
-    let mut together = machine::on_each(&cores, |_| gigahertz(each))?;
+    let together = machine::on_each(&cores, |_| gigahertz(each))?;
     Ok(vec![
-        measured(Check::CpuFrequency, "", median(&mut alone)),
-        measured(Check::CpuFrequency, "all cores", median(&mut together)),
+        measured(Check::CpuFrequency, "", median(&alone)),
+        measured(Check::CpuFrequency, "all cores", median(&together)),
     ])
 }
 

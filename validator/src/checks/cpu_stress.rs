@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use collective::kernels::{Isa, Kernels, Store};
 use collective::{DType, Factor, ReduceOp, Scale};
-use health::{Check, CheckResult};
+use health::{Check, CheckResult, median};
 
 use super::memory_pattern::random;
 use super::{BitFlip, CheckContext, measured, wrong};
-use crate::results::median;
 use crate::{log, machine};
 
 /// Most cores that are named as wrong: one is enough for a verdict.
@@ -75,7 +74,7 @@ pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>
         return Ok(wrongs);
     }
     let rates: Vec<_> = computed.iter().flatten().copied().collect();
-    let middle = median(&mut rates.clone());
+    let middle = median(&rates);
     log(&format!(
         "{middle:.0} rounds per second on the median of {} cores",
         cores.len()
@@ -108,7 +107,7 @@ fn compute(budget: Duration, flip: Option<BitFlip>) -> Computed {
         }
         rates.push(rounds / started.elapsed().as_secs_f64());
     }
-    Ok(median(&mut rates))
+    Ok(median(&rates))
 }
 
 /// What a core computes for each seed.

@@ -1,5 +1,5 @@
 //! Whether memory gives back what was written: patterns over a bounded part of each NUMA node's,
-//! by its own cores. A wrong word is read again, so that one that is stuck can be told from one
+//! by its own cores. A wrong word is read again, so that one that is stuck is known from one
 //! that was read wrongly.
 
 use std::hint::black_box;

@@ -179,7 +179,7 @@ impl Applier {
             return Ok(());
         };
         let attempt = recorded.membership.attempt;
-        let owner = owner_reference(JobKind::TrainingJob, &seen.metadata);
+        let owner = owner_reference(JobKind::TrainingJob.as_str(), &seen.metadata);
         let config_map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
