@@ -124,16 +124,15 @@ pub(crate) fn send(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Waits until a child has a handler for SIGTERM; before that the signal would kill it.
-pub(crate) fn wait_until_it_catches_sigterm(child: &Child) {
-    let status = format!("/proc/{}/status", child.id());
-    wait_until("SIGTERM is caught", || {
-        let text = fs::read_to_string(&status).unwrap();
-        let caught = text
-            .lines()
-            .find_map(|line| line.strip_prefix("SigCgt:\t"))
-            .unwrap();
-        u64::from_str_radix(caught, 16).unwrap() & (1 << 14) != 0
+/// Waits until no signal to a child is lost: until the thread runs that turns them into messages.
+/// The kernel says a moment earlier that SIGTERM is caught, and the handler of that moment has
+/// nobody to tell of it.
+pub(crate) fn wait_until_it_listens(child: &Child) {
+    let threads = format!("/proc/{}/task", child.id());
+    wait_until("a thread `signals` is there", || {
+        fs::read_dir(&threads).unwrap().flatten().any(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "signals\n")
+        })
     });
 }
 

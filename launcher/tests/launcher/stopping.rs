@@ -8,7 +8,7 @@ use contract::CheckpointRef;
 use contract::termination::RunOutcome;
 use rustix::process::Signal;
 
-use crate::node::{Node, send, wait_until_it_catches_sigterm};
+use crate::node::{Node, send, wait_until_it_listens};
 
 // SAVE-2: the launcher never kills a rank that was asked to save.
 #[test]
@@ -109,7 +109,7 @@ fn a_stop_while_waiting_for_the_roster_is_an_interruption() {
     let node = Node::new(1);
     fs::remove_file(node.path("roster.json")).unwrap();
     let running = node.start("touch $DIR/started");
-    wait_until_it_catches_sigterm(&running.child);
+    wait_until_it_listens(&running.child);
     running.signal(Signal::TERM);
     assert_eq!(running.end().0, 143);
     assert!(!node.path("started").exists());
@@ -122,7 +122,7 @@ fn pause_leaves_on_a_signal() {
         .arg("pause")
         .spawn()
         .unwrap();
-    wait_until_it_catches_sigterm(&child);
+    wait_until_it_listens(&child);
     send(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
