@@ -34,6 +34,10 @@ pub const LABEL_ZONE: &str = "topology.fireflyer.dev/zone";
 /// Label on a Node: its leaf switch.
 pub const LABEL_LEAF: &str = "topology.fireflyer.dev/leaf";
 
+/// Taint on a Node that failed a validation, with that validation's name as its value. Jobs get no
+/// such node, and what runs there stays.
+pub const TAINT_QUARANTINE: &str = "fireflyer.dev/quarantine";
+
 /// Annotation on the ConfigMap of an attempt: the proof that the operator wrote it.
 pub const ANNOTATION_PROOF: &str = "fireflyer.dev/assignment-proof";
 

@@ -82,7 +82,8 @@ pub struct NodeValidationSpec {
     #[schemars(range(min = 30, max = 7200))]
     pub deadline_seconds: u32,
     /// Seconds after which a finished validation is deleted, 0 to 315360000 (ten years). Without it
-    /// the validation is kept for ever.
+    /// the validation is kept for ever. One that brought its node into quarantine is kept until the
+    /// node is out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<u32>,
@@ -220,6 +221,15 @@ pub struct NodeValidationStatus {
     /// What the node was made of. Only figures of nodes with the same fingerprint are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<ValidationFingerprint>,
+    /// Identifies the boot of the node that the run was on; absent without a report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
+    /// When the operator noted that the node is in quarantine after this run failed. A run brings
+    /// its node there once: where the taint is gone since, somebody removed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub quarantine_time: Option<Time>,
     /// Generation of the spec that this status answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
@@ -418,6 +428,8 @@ mod tests {
                     { "check": "Gpu", "verdict": "Skipped" },
                 ],
                 "fingerprint": { "kernel": "6.12.0", "cpu": "EPYC 7302", "validator": "0.1.0" },
+                "bootId": "5d0a0d5a-2a0c-4b0e-9b1e-0d4f4c1c2b3a",
+                "quarantineTime": "2026-11-24T16:00:20Z",
                 "observedGeneration": 1,
             },
         });

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are
-/// due and idle. It never stops a job, and keeps a node from jobs only during a run. A node that
-/// several policies select belongs to the oldest of them.
+/// due and idle. It never stops a job, and keeps a node from jobs only during a run, or, with
+/// quarantine Enforce, from a Fail until a Pass. A node that several policies select belongs to the
+/// oldest of them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "fireflyer.dev",
@@ -27,13 +28,14 @@ use std::collections::BTreeMap;
     category = "fireflyer",
     status = "NodeValidationPolicyStatus",
     derive = "PartialEq",
-    doc = "Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are due and idle. It never stops a job, and keeps a node from jobs only during a run. A node that several policies select belongs to the oldest of them.",
+    doc = "Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are due and idle. It never stops a job, and keeps a node from jobs only during a run, or, with quarantine Enforce, from a Fail until a Pass. A node that several policies select belongs to the oldest of them.",
     printcolumn(name = "Level", type_ = "string", json_path = ".spec.level", description = "How thorough its runs are"),
     printcolumn(name = "Interval(hours)", type_ = "integer", json_path = ".spec.intervalHours", description = "Hours from the end of a node's run until the node is due again"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes", description = "Nodes that it selects"),
     printcolumn(name = "Due", type_ = "integer", json_path = ".status.due", description = "Those that are due and have no run yet"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.running", description = "Its runs that are not finished"),
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed", description = "Nodes whose newest result is Fail"),
+    printcolumn(name = "Quarantined", type_ = "integer", json_path = ".status.quarantined", description = "Nodes that jobs do not get until they pass"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("size(self.metadata.name) <= 30").message(
         "metadata.name must have at most 30 characters, because its runs are called <policy>-<node>-<hash>: shorten it"
@@ -85,6 +87,25 @@ pub struct NodeValidationPolicySpec {
     #[serde(default = "default_deadline_seconds")]
     #[schemars(range(min = 30, max = 7200))]
     pub deadline_seconds: u32,
+    /// What becomes of a node of the policy that fails. `ReportOnly` (the default): nothing, it is
+    /// counted and named in the status. `Enforce`: the operator gives it the taint
+    /// `fireflyer.dev/quarantine`, with the run's name as its value. Jobs get no such node, and a
+    /// job that runs there goes on. The taint goes when a run that started later, on the present
+    /// boot, passes every check that failed, or when you remove it. What a failed run of yours
+    /// finds counts like a run of the policy.
+    #[serde(default)]
+    pub quarantine: QuarantineMode,
+    /// Percent of the policy's nodes that may be in quarantine, 1 to 100, though at least one node;
+    /// 2 by default. A node that fails beyond it stays open to jobs, and the condition
+    /// `QuarantineHeld` names it.
+    #[serde(default = "default_max_quarantined_percent")]
+    #[schemars(range(min = 1, max = 100))]
+    pub max_quarantined_percent: u32,
+    /// Nodes of a leaf switch that may be in quarantine, 1 to 256; 1 by default. Nodes without a
+    /// leaf are not limited by it.
+    #[serde(default = "default_max_quarantined_per_leaf")]
+    #[schemars(range(min = 1, max = 256))]
+    pub max_quarantined_per_leaf: u32,
     /// Whether the policy creates no more runs; false by default. Those that it has created go on
     /// until their end, and no younger policy gets its nodes.
     #[serde(default)]
@@ -103,8 +124,24 @@ fn default_max_concurrent() -> u32 {
 fn default_deadline_seconds() -> u32 {
     600
 }
+fn default_max_quarantined_percent() -> u32 {
+    2
+}
+fn default_max_quarantined_per_leaf() -> u32 {
+    1
+}
 fn yes() -> bool {
     true
+}
+
+/// What becomes of a node that fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum QuarantineMode {
+    /// It is counted and named.
+    #[default]
+    ReportOnly,
+    /// Jobs get it no more until it passes.
+    Enforce,
 }
 
 /// Labels of a node. The schema bounds the values; a rule bounds the keys, which no schema can.
@@ -125,6 +162,7 @@ fn node_selector(_: &mut SchemaGenerator) -> Schema {
 #[serde(rename_all = "camelCase")]
 pub struct NodeValidationPolicyStatus {
     /// Overlapped: an older policy selects some of the same nodes. They belong to that one.
+    /// QuarantineHeld: nodes that failed stay open to jobs, as the limits leave no room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -137,13 +175,16 @@ pub struct NodeValidationPolicyStatus {
     /// Runs of the policy that are not finished, also those that wait for their node.
     #[serde(default)]
     pub running: u32,
-    /// Nodes whose newest result is Fail. Jobs may still get them: cordon those to be repaired.
+    /// Nodes whose newest result is Fail. Jobs may still get those that are not in quarantine.
     #[serde(default)]
     pub failed: u32,
     /// Names of these nodes, the first 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub failed_nodes: Vec<String>,
+    /// Nodes with the taint `fireflyer.dev/quarantine`, whoever set it.
+    #[serde(default)]
+    pub quarantined: u32,
     /// When the policy created a run last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
@@ -159,7 +200,7 @@ pub struct NodeValidationPolicyStatus {
 
 #[cfg(test)]
 mod tests {
-    use super::{NodeValidationPolicy, NodeValidationPolicySpec};
+    use super::{NodeValidationPolicy, NodeValidationPolicySpec, QuarantineMode};
     use crate::node_validation::ValidationLevel;
     use serde_json::json;
 
@@ -174,6 +215,11 @@ mod tests {
         );
         assert!(spec.new_nodes && spec.suspect_nodes && !spec.suspend);
         assert_eq!((spec.max_concurrent, spec.deadline_seconds), (4, 600));
+        let limits = (spec.max_quarantined_percent, spec.max_quarantined_per_leaf);
+        assert_eq!(
+            (spec.quarantine, limits),
+            (QuarantineMode::ReportOnly, (2, 1))
+        );
     }
 
     #[test]
@@ -190,6 +236,9 @@ mod tests {
                 "suspectNodes": false,
                 "maxConcurrent": 1,
                 "deadlineSeconds": 7200,
+                "quarantine": "Enforce",
+                "maxQuarantinedPercent": 10,
+                "maxQuarantinedPerLeaf": 3,
                 "suspend": true,
             },
             "status": {
@@ -205,6 +254,7 @@ mod tests {
                 "running": 1,
                 "failed": 1,
                 "failedNodes": ["gpu-0007.example.com"],
+                "quarantined": 1,
                 "lastRunTime": "2026-11-24T16:00:00Z",
                 "nextRunTime": "2026-11-24T17:00:00Z",
                 "observedGeneration": 2,

@@ -248,6 +248,7 @@ fn word(why: &NodeReason) -> &'static str {
         NodeReason::Gone => "Gone",
         NodeReason::GivenUp => "GivenUp",
         NodeReason::Tainted(_) => "Tainted",
+        NodeReason::Quarantined(_) => "Quarantined",
     }
 }
 
@@ -266,6 +267,7 @@ mod tests {
             ready: Ready::True,
             unready_since: Timestamp::default(),
             taint: None,
+            quarantine: None,
             wish: None,
             wish_since: Timestamp::default(),
             short: None,

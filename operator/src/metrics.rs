@@ -27,6 +27,8 @@ pub struct Metrics {
     pub nodes: IntGaugeVec,
     /// Nodes by the verdict of their newest validation.
     pub validated: IntGaugeVec,
+    /// Nodes in quarantine, and those that limits keep out of it, by policy.
+    pub quarantined: IntGaugeVec,
     /// How long ago each mirror was known to be complete.
     pub watch_age: GaugeVec,
     /// Nodes that all jobs avoid.
@@ -92,6 +94,11 @@ impl Metrics {
                 "fireflyer_validated_nodes",
                 "Nodes by the verdict of their newest finished validation: Pass, Warn, Fail, Error, Skipped.",
                 &["verdict"],
+            )?,
+            quarantined: registry.gauges(
+                "fireflyer_quarantined_nodes",
+                "Nodes that failed a validation, by policy. in: they are in quarantine. held: they stay open to jobs, because a limit of the policy leaves no room.",
+                &["policy", "state"],
             )?,
             watch_age: registry.floats(
                 "fireflyer_watch_age_seconds",

@@ -18,14 +18,15 @@ use crate::cluster::SharedCluster;
 use crate::fence::WriteFence;
 use crate::leader::{self, Elector, Role};
 use crate::metrics::Metrics;
+use crate::node_validation::policy::PolicyKeeper;
 use crate::proof::Masters;
 use crate::rendezvous::{self, ClusterDirectory};
 use crate::training_job::apply::Applier;
 use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
 use crate::training_job::reconcile::{Reconciler, STALLED};
-use crate::training_job::write::Writer;
-use crate::{bootstrap, fabric, node_validation, watch as watches};
+use crate::training_job::write::{WritePurpose, Writer};
+use crate::{bootstrap, fabric, watch as watches};
 
 /// Port of health and metrics.
 const METRICS_PORT: u16 = 9400;
@@ -152,7 +153,7 @@ async fn operate(
         sidecar_numa,
         sidecar_env,
         rendezvous,
-        dedicated_taints,
+        dedicated_taints: dedicated_taints.clone(),
     };
     let fence = WriteFence::default();
     let applier = Arc::new(Applier {
@@ -193,12 +194,14 @@ async fn operate(
     )
     .watched_by(watchdog);
     let seen = reconciler.seen();
-    let keeping = tokio::spawn(node_validation::policy::keep(
-        Arc::clone(&cluster),
-        writer.clone(),
-        seen.clone(),
-        shutdown.clone(),
-    ));
+    let keeper = PolicyKeeper {
+        cluster: Arc::clone(&cluster),
+        writer: writer.for_purpose(WritePurpose::Note),
+        dedicated_taints,
+        instance: pod_name,
+        metrics: metrics.clone(),
+    };
+    let keeping = tokio::spawn(keeper.keep(seen.clone(), shutdown.clone()));
     let reporting = tokio::spawn(fabric::report(
         cluster,
         writer,

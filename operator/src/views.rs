@@ -215,10 +215,14 @@ pub struct TaintView {
     pub key: String,
     /// NoSchedule, PreferNoSchedule or NoExecute.
     pub effect: String,
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
 }
 
 /// What is read of a NodeStatus.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeStatusView {
     /// Its conditions.
     #[serde(default)]
@@ -226,6 +230,17 @@ pub struct NodeStatusView {
     /// What pods may ask it for.
     #[serde(default)]
     pub allocatable: BTreeMap<String, Quantity>,
+    /// What it consists of.
+    #[serde(default)]
+    pub node_info: NodeInfoView,
+}
+
+/// What is read of a NodeSystemInfo.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct NodeInfoView {
+    /// Identifies its present boot.
+    #[serde(default, rename = "bootID")]
+    pub boot_id: String,
 }
 
 /// What is read of a NodeCondition.

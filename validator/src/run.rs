@@ -16,11 +16,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::Args;
 use crate::log;
-use crate::machine::fingerprint;
+use crate::machine::{fingerprint, text};
 use crate::process;
 use crate::results::{failed, screened, settle};
 use crate::schedule::{TimeSlot, share, slots};
 
+/// Where the kernel identifies its boot, as the kubelet shows it on the Node.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Exit code for a task that cannot be read. 0: there is a report, whatever it says. 1: there is
 /// none.
 const REFUSED: u8 = 2;
@@ -62,6 +64,7 @@ fn report(args: &Args, task: &ValidationTask) -> anyhow::Result<()> {
     }
     let report = Report {
         validation: task.uid.clone(),
+        boot: text(BOOT_ID),
         fingerprint: fingerprint(),
         results: results(args, task, &stop)?,
     };

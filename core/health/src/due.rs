@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Level;
+use crate::quarantine::{Findings, QuarantineLimits};
 use crate::verdict::Verdict;
 
 mod kept;
@@ -15,7 +16,8 @@ pub use kept::MOST_KEPT;
 use kept::{gone_until, superseded};
 use name::{hash, run_name};
 
-/// Seconds between two runs of a suspect node.
+/// Seconds between two runs of a suspect node, and from the last run of one in quarantine that was
+/// started anew to the next.
 const SUSPECT_INTERVAL: i64 = 3600;
 /// What says nothing about a node, an Error or a Skipped, is repeated after this part of the
 /// interval.
@@ -46,6 +48,8 @@ pub struct DuePolicy {
     pub max_concurrent: usize,
     /// Whether it creates no runs. Its nodes stay its own.
     pub suspend: bool,
+    /// How many of its nodes it may keep from jobs because they failed. None: it only reports.
+    pub quarantine: Option<QuarantineLimits>,
     /// The nodes that it selects.
     pub nodes: BTreeSet<String>,
 }
@@ -61,6 +65,12 @@ pub struct DueNode {
     pub idle: bool,
     /// Whether something made it suspect.
     pub suspect: bool,
+    /// Its leaf switch, with its zone. Empty: unknown.
+    pub leaf: String,
+    /// Identifies its present boot. Empty: unknown.
+    pub boot: String,
+    /// What its quarantine names: the run that failed, or what a person wrote. None: it is in none.
+    pub quarantine: Option<String>,
 }
 
 /// A NodeValidation.
@@ -80,6 +90,8 @@ pub struct DueRun {
     pub finished: Option<i64>,
     /// How it ended. None counts as Error.
     pub verdict: Option<Verdict>,
+    /// What decides whether its node comes into quarantine, or out of it.
+    pub findings: Findings,
 }
 
 /// Why a node is validated.
@@ -91,6 +103,8 @@ pub enum DueReason {
     Interval,
     /// It is suspect.
     Suspect,
+    /// It is in quarantine, and was started anew since it failed: somebody may have repaired it.
+    Restarted,
 }
 
 /// A run to create.
@@ -144,19 +158,15 @@ pub struct DuePlan {
 /// and their order does not matter.
 #[must_use]
 pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64) -> DuePlan {
-    let mut by_age: Vec<&DuePolicy> = policies.iter().collect();
-    by_age.sort_by_key(|policy| (policy.created, &policy.name));
+    let by_age = by_age(policies);
+    let owners = owners(&by_age);
     let observed = Observed::new(nodes, runs, now);
-    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
     let mut plan = DuePlan::default();
     for (age, policy) in by_age.iter().enumerate() {
         let selected = policy.nodes.iter();
         let selected = selected.filter_map(|name| observed.nodes.get(name.as_str()).copied());
         let selected: Vec<&DueNode> = selected.collect();
-        let ages = selected
-            .iter()
-            .map(|node| *owners.entry(&node.name).or_insert(age));
-        let oldest = ages.min();
+        let oldest = selected.iter().map(|node| owners[node.name.as_str()]).min();
         let own = selected
             .iter()
             .filter(|node| owners[node.name.as_str()] == age);
@@ -169,9 +179,10 @@ pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64
     }
     for (node, runs) in &observed.runs {
         let runs = runs.iter().copied().filter(|run| run.policy.is_some());
-        if observed.nodes.contains_key(node) {
+        if let Some(present) = observed.nodes.get(node) {
             let level = owners.get(node).map(|&owner| by_age[owner].level);
-            let names = superseded(runs, level).map(|run| run.name.clone());
+            let names = superseded(runs, level, present.quarantine.as_deref());
+            let names = names.map(|run| run.name.clone());
             plan.delete.extend(names);
         } else {
             for run in runs {
@@ -184,6 +195,24 @@ pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64
     }
     plan.delete.sort_unstable();
     plan
+}
+
+/// The oldest policy first.
+pub(crate) fn by_age(policies: &[DuePolicy]) -> Vec<&DuePolicy> {
+    let mut by_age: Vec<&DuePolicy> = policies.iter().collect();
+    by_age.sort_by_key(|policy| (policy.created, &policy.name));
+    by_age
+}
+
+/// The place of the policy that has a node, the oldest of those that select it.
+pub(crate) fn owners<'a>(by_age: &[&'a DuePolicy]) -> BTreeMap<&'a str, usize> {
+    let mut owners = BTreeMap::new();
+    for (age, policy) in by_age.iter().enumerate() {
+        for node in &policy.nodes {
+            owners.entry(node.as_str()).or_insert(age);
+        }
+    }
+    owners
 }
 
 fn earliest(one: Option<i64>, other: Option<i64>) -> Option<i64> {
@@ -263,7 +292,8 @@ impl<'a> Observed<'a> {
             if runs.iter().any(|run| run.finished.is_none()) {
                 continue;
             }
-            let due = due(policy, node, ends.first().copied());
+            let restarted = restarted(node, runs);
+            let due = due(policy, node, ends.first().copied(), restarted);
             if due.at > self.now {
                 summary.next = earliest(summary.next, Some(due.at));
                 continue;
@@ -311,8 +341,21 @@ fn says_something(verdict: Verdict) -> bool {
     }
 }
 
+/// Whether a node in quarantine was started anew since the run that brought it there, and no run
+/// has said anything of it since. `runs` are the newest first.
+fn restarted(node: &DueNode, runs: &[&DueRun]) -> bool {
+    let by = node.quarantine.as_ref();
+    let reported = |run: &&&DueRun| !run.findings.boot.is_empty();
+    let newest = runs.iter().find(reported);
+    let elsewhere = |run: &DueRun| run.findings.boot != node.boot;
+    let failed = runs.iter().find(|run| Some(&run.name) == by);
+    !node.boot.is_empty()
+        && failed.is_some_and(|run| elsewhere(run))
+        && newest.is_some_and(|run| elsewhere(run))
+}
+
 /// When a node without an open run is due.
-fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>) -> Due {
+fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>, restarted: bool) -> Due {
     let since = newest.map_or(node.created, |(end, _)| end);
     let (wait, reason) = match newest {
         None if policy.new_nodes => (0, DueReason::New),
@@ -324,10 +367,15 @@ fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>) -> Du
             DueReason::Interval,
         ),
     };
-    let suspect_wait = newest.map_or(0, |_| SUSPECT_INTERVAL);
-    let (wait, reason) = match policy.suspect_nodes && node.suspect && suspect_wait < wait {
-        true => (suspect_wait, DueReason::Suspect),
-        false => (wait, reason),
+    let soon = newest.map_or(0, |_| SUSPECT_INTERVAL);
+    let hurry = match () {
+        () if restarted => Some((SUSPECT_INTERVAL, DueReason::Restarted)),
+        () if policy.suspect_nodes && node.suspect => Some((soon, DueReason::Suspect)),
+        () => None,
+    };
+    let (wait, reason) = match hurry.filter(|(soon, _)| *soon < wait) {
+        Some(hurry) => hurry,
+        None => (wait, reason),
     };
     let at = since.saturating_add(wait);
     Due { at, reason, since }

@@ -24,6 +24,7 @@ fn policy(name: &str, nodes: &[&str]) -> DuePolicy {
         suspect_nodes: true,
         max_concurrent: 4,
         suspend: false,
+        quarantine: None,
         nodes: nodes.iter().map(|&node| node.to_owned()).collect(),
     }
 }
@@ -34,6 +35,9 @@ fn node(name: &str) -> DueNode {
         created: 0,
         idle: true,
         suspect: false,
+        leaf: String::new(),
+        boot: "one".to_owned(),
+        quarantine: None,
     }
 }
 
@@ -47,6 +51,7 @@ fn run(name: &str, node: &str, end: i64) -> DueRun {
         created: end - 600,
         finished: Some(end),
         verdict: Some(Verdict::Pass),
+        findings: Findings::default(),
     }
 }
 
@@ -428,4 +433,51 @@ fn no_number_is_too_big_or_too_small() {
             }
         }
     }
+}
+
+#[test]
+fn a_node_in_quarantine_that_was_started_anew_is_due_once() {
+    let with_boot = |boot: &str, run: DueRun| DueRun {
+        findings: Findings {
+            boot: boot.to_owned(),
+            ..Findings::default()
+        },
+        ..run
+    };
+    let policy = policy("weekly", &["a"]);
+    let bad = with_boot("one", ended(Verdict::Fail, "bad", "a", NOW));
+    let node = |boot: &str| DueNode {
+        quarantine: Some("bad".to_owned()),
+        boot: boot.to_owned(),
+        ..node("a")
+    };
+    let runs = [bad];
+    let interval = NOW + WEEK - jitter(&policy, "a");
+    assert_eq!(
+        due_at(&policy, &node("one"), &runs),
+        (interval, DueReason::Interval)
+    );
+    assert_eq!(
+        due_at(&policy, &node(""), &runs),
+        (interval, DueReason::Interval)
+    );
+    let soon = (NOW + HOUR, DueReason::Restarted);
+    assert_eq!(due_at(&policy, &node("two"), &runs), soon);
+    let out = DueNode {
+        quarantine: None,
+        ..node("two")
+    };
+    assert_eq!(
+        due_at(&policy, &out, &runs),
+        (interval, DueReason::Interval)
+    );
+    // What leaves no report is repeated an hour later; what says something is the last.
+    let [bad] = runs;
+    let runs = [bad, ended(Verdict::Error, "lost", "a", NOW + DAY)];
+    let again = (NOW + DAY + HOUR, DueReason::Restarted);
+    assert_eq!(due_at(&policy, &node("two"), &runs), again);
+    let [bad, _] = runs;
+    let second = with_boot("two", ended(Verdict::Fail, "second", "a", NOW + DAY));
+    let due = due_at(&policy, &node("two"), &[bad, second]);
+    assert_eq!(due.1, DueReason::Interval);
 }

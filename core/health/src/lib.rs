@@ -1,10 +1,11 @@
 //! Whether a node is as good as its class promises and as its peers are: the catalogue of checks,
-//! the report of a validator, and the verdict on it. Leaves measuring to the validator, and what
-//! becomes of a node that fails to the operator.
+//! the report of a validator, the verdict on it, when a node is validated, and which nodes are kept
+//! from jobs. Leaves measuring to the validator, and writing to the operator.
 
 mod check;
 mod due;
 mod fleet;
+mod quarantine;
 pub mod report;
 mod verdict;
 
@@ -13,5 +14,8 @@ pub use due::{
     DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, PolicySummary, plan,
 };
 pub use fleet::{Fleet, Floors, median};
+pub use quarantine::{
+    Findings, Quarantine, QuarantineLimits, QuarantinePlan, QuarantineSummary, quarantine,
+};
 pub use report::{CheckResult, Fingerprint, Outcome, Report, ReportError};
 pub use verdict::{Judged, Judgement, Verdict, judge, screens};

@@ -54,6 +54,9 @@ pub enum ReportError {
 pub struct Report {
     /// Uid of the NodeValidation.
     pub validation: String,
+    /// Identifies the boot of the node. Empty: the kernel does not say.
+    #[serde(default)]
+    pub boot: String,
     /// What the node consists of.
     pub fingerprint: Fingerprint,
     /// What was found.
@@ -212,6 +215,7 @@ impl Report {
         } = &mut self.fingerprint;
         for text in [
             &mut self.validation,
+            &mut self.boot,
             kernel,
             cpu,
             driver,

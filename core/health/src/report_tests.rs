@@ -16,6 +16,7 @@ fn result(check: Check, device: &str, outcome: Outcome) -> CheckResult {
 fn report(results: Vec<CheckResult>) -> Report {
     Report {
         validation: "5f3a".to_owned(),
+        boot: "boot".to_owned(),
         fingerprint: Fingerprint::default(),
         results,
     }
@@ -158,6 +159,7 @@ fn reports() -> impl Strategy<Value = Report> {
         let results = results.map(|(check, device, outcome)| result(check, &device, outcome));
         Report {
             validation: text.clone(),
+            boot: text.clone(),
             fingerprint: Fingerprint {
                 cpu: text,
                 ..Fingerprint::default()

@@ -13,6 +13,7 @@ fn report(results: &[(Check, &str, Outcome)]) -> Report {
     });
     Report {
         validation: "5f3a".to_owned(),
+        boot: "boot".to_owned(),
         fingerprint: Fingerprint::default(),
         results: results.collect(),
     }

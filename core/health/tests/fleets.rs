@@ -115,6 +115,7 @@ fn validate(
     let results = results.collect();
     let report = Report {
         validation: "uid".to_owned(),
+        boot: "boot".to_owned(),
         fingerprint,
         results,
     };

@@ -24,6 +24,7 @@ fn report(rng: &mut Rng) -> Report {
     });
     Report {
         validation: "uid".to_owned(),
+        boot: "boot".to_owned(),
         results: results.collect(),
         fingerprint: Fingerprint::default(),
     }

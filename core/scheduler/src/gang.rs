@@ -117,7 +117,8 @@ fn lost<'a>(
             NodeReason::NotReady
             | NodeReason::LeaseOut
             | NodeReason::Gone
-            | NodeReason::Tainted(_) => ended_well(rank),
+            | NodeReason::Tainted(_)
+            | NodeReason::Quarantined(_) => ended_well(rank),
         };
         (!known).then_some((node, why))
     });
@@ -130,7 +131,8 @@ fn lost<'a>(
                 NodeReason::NotReady
                 | NodeReason::LeaseOut
                 | NodeReason::Gone
-                | NodeReason::Tainted(_) => EndCause::NodeLost,
+                | NodeReason::Tainted(_)
+                | NodeReason::Quarantined(_) => EndCause::NodeLost,
             },
             message: format!("node {node} was lost: {why}"),
         });

@@ -61,6 +61,8 @@ pub enum NodeReason {
     GivenUp,
     /// Kubernetes itself put a taint on it, such as `node.kubernetes.io/disk-pressure`.
     Tainted(Arc<str>),
+    /// It failed this validation, and has not passed one since; or a person put it in quarantine.
+    Quarantined(Arc<str>),
 }
 
 impl fmt::Display for NodeReason {
@@ -71,6 +73,7 @@ impl fmt::Display for NodeReason {
             Self::Gone => write!(f, "it has no Node object"),
             Self::GivenUp => write!(f, "its peers gave it up"),
             Self::Tainted(key) => write!(f, "it has the taint {key}"),
+            Self::Quarantined(by) => write!(f, "it is in quarantine: {by}"),
         }
     }
 }
@@ -222,6 +225,10 @@ fn join(facts: Facts<'_>) -> State {
     }
     if let Some(taint) = &node.taint {
         let why = NodeReason::Tainted(Arc::clone(taint));
+        return State::NoNewWork { why };
+    }
+    if let Some(by) = &node.quarantine {
+        let why = NodeReason::Quarantined(Arc::clone(by));
         return State::NoNewWork { why };
     }
     match (node.suspect_until, &node.short) {

@@ -18,6 +18,7 @@ fn node() -> Node {
         ready: Ready::True,
         unready_since: NOW,
         taint: None,
+        quarantine: None,
         wish: None,
         wish_since: NOW,
         short: None,

@@ -10,8 +10,9 @@ use crate::node::{NodeReason, Ready, State, Wish};
 use crate::plan::PlacedNode;
 use crate::snapshot::Node;
 
-/// Whether a node in this state can be validated. One that is short of something, suspect, cordoned
-/// or tainted is why one validates. One that goes, or whose kubelet does not answer, runs nothing.
+/// Whether a node in this state can be validated. One that is short of something, suspect,
+/// cordoned, tainted or in quarantine is why one validates. One that goes, or whose kubelet does
+/// not answer, runs nothing.
 pub(crate) fn admits(state: &State) -> bool {
     match state {
         State::Usable | State::Suspect { .. } | State::Short { .. } => true,
@@ -19,7 +20,8 @@ pub(crate) fn admits(state: &State) -> bool {
             Wish::Cordoned | Wish::Tainted(_) => true,
             Wish::Deleted => false,
         },
-        State::NoNewWork { .. } | State::Lost { .. } => false,
+        State::NoNewWork { why } => matches!(why, NodeReason::Quarantined(_)),
+        State::Lost { .. } => false,
     }
 }
 

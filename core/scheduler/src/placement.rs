@@ -169,6 +169,7 @@ mod tests {
             ready: Ready::True,
             unready_since: Timestamp::default(),
             taint: None,
+            quarantine: None,
             wish: None,
             wish_since: Timestamp::default(),
             short: None,

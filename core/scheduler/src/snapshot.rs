@@ -73,6 +73,8 @@ pub struct Node {
     pub unready_since: Timestamp,
     /// A NoSchedule or NoExecute taint that Kubernetes itself put on it, `unschedulable` apart.
     pub taint: Option<Arc<str>>,
+    /// What its quarantine names, if it is in one: the validation that failed.
+    pub quarantine: Option<Arc<str>>,
     /// Whether somebody wants it emptied.
     pub wish: Option<Wish>,
     /// Since when, if so. Filled in by [`crate::Sights`].

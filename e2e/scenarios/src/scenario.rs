@@ -121,6 +121,10 @@ pub const REAL: &[Scenario] = &[
     scenario!(Needs::Intact(0), api::agent_labels_its_own_node_only),
     scenario!(
         Needs::Intact(0),
+        api::operator_changes_one_taint_of_a_node_only
+    ),
+    scenario!(
+        Needs::Intact(0),
         api::only_the_nodes_agents_need_more_than_restricted
     ),
     // Takes every other node, so that a job can only get the one that came back.
@@ -131,7 +135,7 @@ pub const REAL: &[Scenario] = &[
     // A node of it is short of a GPU: no other job could run there.
     scenario!(
         Needs::Alone(2),
-        validation::node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired
+        validation::node_that_lost_a_gpu_is_in_quarantine_until_it_passes
     ),
     scenario!(
         Needs::Alone(2),
@@ -139,7 +143,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Alone(1),
-        validation::throttled_node_is_below_the_floor_of_its_class
+        validation::throttled_node_is_below_its_floor_and_in_quarantine
     ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crds::fabric::NodeClass;
 use crds::node_validation::{ValidationFingerprint, ValidationVerdict};
 use crds::{NodeValidation, names};
-use health::{Check, DueRun, Fingerprint, Fleet, Level, Verdict};
+use health::{Check, DueRun, Findings, Fingerprint, Fleet, Level, Verdict};
 
 use super::asked;
 use crate::cluster::Mirrors;
@@ -28,6 +28,7 @@ pub struct Run {
     class: Option<String>,
     fingerprint: Option<Fingerprint>,
     values: Vec<(Check, String, f64)>,
+    findings: Findings,
 }
 
 impl Run {
@@ -44,6 +45,17 @@ impl Run {
             let device = result.device.clone().unwrap_or_default();
             Some((check, device, result.value?))
         });
+        let mut findings = Findings {
+            started: status.start_time.as_ref().map(|at| at.0.as_second()),
+            boot: status.boot_id.clone().unwrap_or_default(),
+            answered: status.quarantine_time.is_some(),
+            ..Findings::default()
+        };
+        findings.sort(status.results.iter().filter_map(|result| {
+            let check = result.check.as_str().parse().ok()?;
+            let device = result.device.as_deref().unwrap_or_default();
+            Some((check, device, verdict(result.verdict)))
+        }));
         Self {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -59,7 +71,15 @@ impl Run {
             class: status.node_class,
             fingerprint: status.fingerprint.map(fingerprint),
             values: values.collect(),
+            findings,
         }
+    }
+
+    /// Whether its node is in quarantine for what it found: then it is not deleted.
+    pub fn keeps_quarantine(&self, mirrors: &Mirrors) -> bool {
+        let node = mirrors.nodes.get("", &self.node);
+        let by = node.and_then(|node| node.quarantine.as_deref());
+        by.is_some_and(|by| self.findings.answered || by == self.name)
     }
 
     /// What decides when the node is due again.
@@ -72,6 +92,7 @@ impl Run {
             created: self.created,
             finished: self.finished,
             verdict: self.verdict,
+            findings: self.findings.clone(),
         }
     }
 }

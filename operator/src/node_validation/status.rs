@@ -116,6 +116,8 @@ pub fn to_api(status: &JobStatus, validation: &NodeValidation) -> NodeValidation
         completion_time: status.finished_at.map(time),
         results: Vec::new(),
         fingerprint: None,
+        boot_id: None,
+        quarantine_time: None,
         observed_generation: generation,
     }
 }
@@ -128,6 +130,8 @@ pub fn keep_verdict(shown: &mut NodeValidationStatus, validation: &NodeValidatio
         shown.message.clone_from(&before.message);
         shown.results.clone_from(&before.results);
         shown.fingerprint.clone_from(&before.fingerprint);
+        shown.boot_id.clone_from(&before.boot_id);
+        shown.quarantine_time.clone_from(&before.quarantine_time);
     }
 }
 

@@ -16,6 +16,8 @@ const RESULT_BYTES: usize = 512;
 /// The messages of all results together, so that an object stays below 8 KiB: a row without one
 /// has some 100 bytes.
 const MESSAGES_BYTES: usize = 3 << 10;
+/// Longest identity of a boot that the schema takes.
+const BOOT_BYTES: usize = 64;
 /// Failed results that the message of a run names.
 const NAMED: usize = 3;
 
@@ -52,6 +54,7 @@ pub(super) fn of_report(
     shown.results = results
         .filter_map(|judged| result(judged, &report, &mut left))
         .collect();
+    shown.boot_id = Some(report.boot).filter(|boot| !boot.is_empty() && boot.len() <= BOOT_BYTES);
     let fingerprint = report.fingerprint;
     shown.fingerprint = Some(ValidationFingerprint {
         kernel: fingerprint.kernel,

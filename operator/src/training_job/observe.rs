@@ -8,6 +8,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::training_job::TrainingJob;
@@ -18,9 +19,12 @@ use topology::NodeName;
 
 use crate::cluster::Mirrors;
 use crate::node_validation;
-use crate::training_job::mirrored_job::MirroredJob;
+use crate::training_job::mirrored_job::{MirroredJob, Over};
 use crate::training_job::{assignments, translate};
 use crate::workload::Workload;
+
+/// How often is looked whether a validation is still kept for the quarantine of its node.
+const KEPT_PERIOD: Duration = Duration::from_secs(60);
 
 /// What the rendezvous service knows beyond the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +60,10 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
     let over = left
         .into_iter()
         .filter_map(|key| match mirrors.named(key)? {
-            MirroredJob::Over(over) if over.key == *key => Some(over.as_job()),
+            MirroredJob::Over(over) if over.key == *key => Some(Job {
+                ttl: over.ttl.filter(|_| !keeps_quarantine(over, mirrors)),
+                ..over.as_job()
+            }),
             MirroredJob::Over(_) | MirroredJob::Whole(_) | MirroredJob::Unreadable(_) => None,
         });
     let over: Vec<Job> = over.collect();
@@ -110,7 +117,10 @@ pub fn expired(
         // passed.
         let Some(ttl) = over.ttl else { continue };
         let slack = ttl.min(policy.clock_slack);
-        let end = (over.finished_at + ttl).max(over.seen() + slack);
+        let mut end = (over.finished_at + ttl).max(over.seen() + slack);
+        if end <= now && keeps_quarantine(over, mirrors) {
+            end = now + KEPT_PERIOD;
+        }
         if end <= now {
             expired.push(over.key.clone());
         } else {
@@ -118,6 +128,12 @@ pub fn expired(
         }
     }
     (expired, next)
+}
+
+/// Whether it is a validation on which the quarantine of its node rests.
+fn keeps_quarantine(over: &Over, mirrors: &Mirrors) -> bool {
+    let run = over.run.as_deref();
+    run.is_some_and(|run| run.keeps_quarantine(mirrors))
 }
 
 /// The planner's figures, with what the Fabric sets.

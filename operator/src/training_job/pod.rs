@@ -143,6 +143,10 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
             .iter()
             .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"})),
     );
+    // Who gets no job is the planner's to say. One that had got its node just before goes on.
+    tolerations.push(
+        json!({"key": names::TAINT_QUARANTINE, "operator": "Exists", "effect": "NoSchedule"}),
+    );
     // When a node is lost is the planner's to say: left to itself Kubernetes deletes pods of a node
     // whose Lease ran out after five minutes, also those that go on training.
     tolerations.extend(

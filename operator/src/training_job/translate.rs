@@ -53,6 +53,10 @@ pub struct MirroredNode {
     pub ready: Ready,
     /// A taint of Kubernetes' own that keeps pods away.
     pub taint: Option<Arc<str>>,
+    /// The value of its taint `fireflyer.dev/quarantine`, if it has one.
+    pub quarantine: Option<Arc<str>>,
+    /// Identifies its present boot. Empty: the kubelet has not said.
+    pub boot: Arc<str>,
     /// Whether somebody wants it emptied.
     pub wish: Option<Wish>,
     /// What it offers of the resources that classes ask for.
@@ -256,8 +260,13 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
     let keeps_away =
         |taint: &&TaintView| taint.effect == "NoSchedule" || taint.effect == "NoExecute";
     let taints = || spec.taints.iter().filter(keeps_away);
-    let foreign = taints()
-        .find(|taint| !taint.key.starts_with(OWN_TAINTS) && !dedicated_taints.contains(&taint.key));
+    let is_known = |key: &String| {
+        key.starts_with(OWN_TAINTS)
+            || key == names::TAINT_QUARANTINE
+            || dedicated_taints.contains(key)
+    };
+    let foreign = taints().find(|taint| !is_known(&taint.key));
+    let quarantine = taints().find(|taint| taint.key == names::TAINT_QUARANTINE);
     let own = taints().find(|taint| taint.key.starts_with(OWN_TAINTS));
     let wish = match (metadata.deletion_timestamp.is_some(), spec.unschedulable) {
         (true, _) => Some(Wish::Deleted),
@@ -292,6 +301,8 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
             _ => Ready::False,
         },
         taint: own.map(|taint| taint.key.as_str().into()),
+        quarantine: quarantine.map(|taint| taint.value.as_str().into()),
+        boot: status.node_info.boot_id.into(),
         wish,
         offers: RESOURCES.into_iter().filter_map(offer).collect(),
     })

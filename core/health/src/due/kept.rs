@@ -18,17 +18,20 @@ pub(super) fn gone_until(run: &DueRun) -> Option<i64> {
 }
 
 /// The finished runs of a node that nothing derives from any more. `runs` are those of policies,
-/// the newest first, `level` is that of the policy that has the node.
+/// the newest first, `level` is that of the policy that has the node, `quarantine` the name of the
+/// run that brought the node into quarantine.
 pub(super) fn superseded<'a>(
     runs: impl Iterator<Item = &'a DueRun>,
     level: Option<Level>,
+    quarantine: Option<&str>,
 ) -> impl Iterator<Item = &'a DueRun> {
     let runs: Vec<_> = runs.filter(|run| run.finished.is_some()).collect();
     let newest = |wanted: &dyn Fn(&DueRun) -> bool| runs.iter().position(|run| wanted(run));
     let has_result = |run: &DueRun| run.verdict.is_some_and(says_something);
-    // What counts most comes first, since all together may be too many: the first two say when the
-    // node is due and whether it failed.
+    // What counts most comes first, since all together may be too many: the first says what has to
+    // pass before the quarantine ends, the next two when the node is due and whether it failed.
     let newest = [
+        newest(&|run| Some(run.name.as_str()) == quarantine),
         newest(&|run| run.level >= level),
         newest(&|run| run.level >= level && has_result(run)),
         newest(&|run| run.verdict == Some(Verdict::Fail)),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use health::{DueNode, DueRun, Level, NewRun, Verdict};
+use health::{DueNode, DueRun, Findings, Level, NewRun, Verdict};
 use sim::Rng;
 
 const MINUTE: i64 = 60;
@@ -143,6 +143,9 @@ impl Fleet {
                 created: node.created,
                 idle,
                 suspect: node.suspect_until > now,
+                leaf: String::new(),
+                boot: String::new(),
+                quarantine: None,
             })
         };
         self.slots.iter_mut().filter_map(view).collect()
@@ -180,6 +183,7 @@ impl Fleet {
             created: self.now,
             finished: None,
             verdict: None,
+            findings: Findings::default(),
         };
         let run = Run {
             slot,

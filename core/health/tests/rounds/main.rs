@@ -49,6 +49,7 @@ fn policies(fleet: &Fleet, size: Size) -> [DuePolicy; 2] {
         suspect_nodes: true,
         max_concurrent,
         suspend: false,
+        quarantine: None,
         nodes: fleet.names(nodes).collect(),
     };
     [

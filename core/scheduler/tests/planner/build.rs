@@ -23,6 +23,7 @@ pub(crate) fn node(name: &str, zone: &str) -> Node {
         ready: Ready::True,
         unready_since: at(0),
         taint: None,
+        quarantine: None,
         wish: None,
         wish_since: at(0),
         short: None,

@@ -44,11 +44,12 @@ fn validating() -> Snapshot {
 #[test]
 fn it_gets_its_node_whatever_class_the_node_has_and_whoever_wants_it_emptied() {
     type Change = fn(&mut Snapshot);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |_| {},
         |snapshot| snapshot.nodes[0].class = "".into(),
         |snapshot| snapshot.nodes[0].short = Some("7 of 8 nvidia.com/gpu".into()),
         |snapshot| snapshot.nodes[0].suspect_until = Some(at(60)),
+        |snapshot| snapshot.nodes[0].quarantine = Some("weekly-1".into()),
         |snapshot| snapshot.nodes[0].wish = Some(Wish::Cordoned),
         |snapshot| snapshot.nodes[0].wish = Some(Wish::Tainted("example.com/repair".into())),
     ];
@@ -78,6 +79,20 @@ fn it_waits_for_a_node_that_is_in_use_or_away_and_says_so() {
     snapshot.nodes[0].ready = Ready::True;
     snapshot.nodes[0].wish = Some(Wish::Deleted);
     assert_eq!(reason(&decide(&snapshot, at(0)), "check").0, "NodeNotReady");
+}
+
+#[test]
+fn quarantine_keeps_jobs_away_and_moves_none() {
+    let mut snapshot = queue("a:2", vec![job("train", 2)]);
+    snapshot.nodes[0].quarantine = Some("weekly-1".into());
+    assert!(placed(&decide(&snapshot, at(0))).is_empty());
+
+    let mut snapshot = running(2);
+    snapshot.nodes[0].quarantine = Some("weekly-1".into());
+    let before = snapshot.clone();
+    step(&mut snapshot, at(50));
+    assert_eq!(snapshot.jobs, before.jobs);
+    assert_eq!(snapshot.pods, before.pods);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the API refuses, and what it says then.
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
 use crds::training_job::Phase;
 
@@ -117,20 +118,9 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
             None,
         ),
     ];
+    let agent = || as_agent_of(&context, &own);
     for (node, patch, refusal) in tries {
-        let output = as_agent_of(&context, &own)?
-            .args(["patch", "node", node, "--type", "merge", "--patch", patch])
-            .output()
-            .context("failed to run kubectl")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let as_expected = match refusal {
-            None => output.status.success(),
-            Some(why) => !output.status.success() && said.contains(why),
-        };
-        ensure!(
-            as_expected,
-            "the agent of {own} patches {node} with {patch}: expected {refusal:?}, the answer was {said:?}"
-        );
+        patches(agent()?, node, patch, refusal)?;
     }
     let deleted = as_agent_of(&context, &own)?
         .args(["delete", "node", &own, "--dry-run=server"])
@@ -139,6 +129,73 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
     ensure!(
         !deleted.status.success(),
         "the agent of {own} may delete its Node"
+    );
+    Ok(())
+}
+
+/// What the operator may do to a Node with its token: set and remove one taint.
+pub async fn operator_changes_one_taint_of_a_node_only(context: Context) -> Result<()> {
+    let node = context.cluster.nodes().next();
+    let node = node.context("the cluster has no node")?.name().to_owned();
+    let taint = |key: &str, effect: &str| {
+        json!({"spec": {"taints": [{"key": key, "value": "try", "effect": effect}]}}).to_string()
+    };
+    let ours = crds::names::TAINT_QUARANTINE;
+    let tries = [
+        (taint(ours, "NoExecute"), Some("which moves no pod")),
+        (taint(ours, "NoSchedule"), None),
+        (
+            taint("example.com/mine", "NoSchedule"),
+            Some("no other taint"),
+        ),
+        (
+            json!({"spec": {"unschedulable": true}}).to_string(),
+            Some("and nothing else"),
+        ),
+        (
+            json!({"spec": {"providerID": "tried://1"}}).to_string(),
+            Some("and nothing else"),
+        ),
+        (
+            json!({"metadata": {"labels": {"fireflyer.dev/tried": "yes"}}}).to_string(),
+            Some("and nothing else"),
+        ),
+        (
+            json!({"metadata": {"finalizers": ["fireflyer.dev/tried"]}}).to_string(),
+            Some("and nothing else"),
+        ),
+        (json!({"spec": {"taints": null}}).to_string(), None),
+    ];
+    for (patch, refusal) in tries {
+        let mut kubectl = context.cluster.kubectl::<&str>([])?;
+        let system = crds::names::SYSTEM_NAMESPACE;
+        kubectl.arg(format!(
+            "--as=system:serviceaccount:{system}:fireflyer-operator"
+        ));
+        patches(kubectl, &node, &patch, refusal)?;
+    }
+    Ok(())
+}
+
+/// Somebody patches a Node, which is refused for this reason, or done.
+fn patches(
+    mut kubectl: std::process::Command,
+    node: &str,
+    patch: &str,
+    refusal: Option<&str>,
+) -> Result<()> {
+    let output = kubectl
+        .args(["patch", "node", node, "--type", "merge", "--patch", patch])
+        .output()
+        .context("failed to run kubectl")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let as_expected = match refusal {
+        None => output.status.success(),
+        Some(why) => !output.status.success() && said.contains(why),
+    };
+    ensure!(
+        as_expected,
+        "patching {node} with {patch}: expected {refusal:?}, the answer was {said:?}"
     );
     Ok(())
 }

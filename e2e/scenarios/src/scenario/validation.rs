@@ -24,16 +24,16 @@ const QUICK: Duration = Duration::from_secs(200);
 const MOUNTED: Duration = Duration::from_secs(200);
 /// The ConfigMap with the hardware that agents show.
 const FIXTURE: &str = "fireflyer-node-fixture";
+const ENFORCING: &str = "enforcing";
 const ALL_CORES: &str = "all cores";
 const LOST_GPU: &str = "GPU-00000000-0000-4000-a100-000000000003";
 
-pub async fn node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired(
-    context: Context,
-) -> Result<()> {
+pub async fn node_that_lost_a_gpu_is_in_quarantine_until_it_passes(context: Context) -> Result<()> {
     let mut nodes = context.cluster.nodes().map(|node| node.name().to_owned());
     let (broken, whole) = (nodes.next(), nodes.next());
     let (broken, whole) = (broken.context("no node")?, whole.context("no node")?);
 
+    enforce(&context).await?;
     lose_gpu(&context, &broken, true).await?;
     gpus(&context, &broken, "7").await?;
     validate(&context, "broken", &broken).await?;
@@ -48,6 +48,7 @@ pub async fn node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired(
         message.contains(names::RESOURCE_GPU) && message.contains("validate again"),
         "the message names neither the resource nor the remedy: {message}"
     );
+    quarantined(&context, &broken, Some("broken")).await?;
     let found = verdict(&context, "whole").await?;
     ensure!(
         found.verdict == Some(ValidationVerdict::Pass),
@@ -62,6 +63,22 @@ pub async fn node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired(
 
     lose_gpu(&context, &broken, false).await?;
     gpus(&context, &broken, "8").await?;
+    // It offers all its GPUs, and no job gets it: it has not passed yet. What the job could have is
+    // every other node.
+    let others = 1..context.cluster.nodes().count();
+    let names: Vec<String> = others.map(|other| format!("other-{other}")).collect();
+    for name in &names {
+        let job = TestJob::shell(name, 1, RUNS_UNTIL_ASKED);
+        context.submit(&job).await?;
+    }
+    for name in &names {
+        context.reaches(name, Phase::Running, START).await?;
+        let node = context.node_of(name, 0).await?;
+        ensure!(node != broken, "a job got a node in quarantine");
+    }
+    for name in &names {
+        context.delete(name).await?;
+    }
     // A job on the node is not disturbed: the validation waits for its end.
     let job = TestJob::shell("busy", 1, RUNS_UNTIL_ASKED);
     context.start(&job).await?;
@@ -87,15 +104,12 @@ pub async fn node_that_lost_a_gpu_fails_and_passes_once_it_is_repaired(
         found.verdict == Some(ValidationVerdict::Pass),
         "the repaired node: {found:?}"
     );
+    quarantined(&context, &broken, None).await?;
     println!(
         "    a verdict of Quick after {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    for name in ["broken", "whole", "later", "repaired"] {
-        validations(&context)
-            .delete(name, &DeleteParams::default())
-            .await?;
-    }
+    forget(&context, &["broken", "whole", "later", "repaired"]).await?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), names::VALIDATION_NAMESPACE);
     context
         .eventually("no pod of a validation is left", START, || async {
@@ -120,7 +134,7 @@ pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) ->
         .nodes()
         .map(|node| node.name().to_owned())
         .collect();
-    let policies: Api<NodeValidationPolicy> = Api::all(context.client.clone());
+    let policies = policies(&context);
     let object = json!({
         "apiVersion": names::API_VERSION,
         "kind": "NodeValidationPolicy",
@@ -190,7 +204,7 @@ pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) ->
         .await
 }
 
-pub async fn throttled_node_is_below_the_floor_of_its_class(context: Context) -> Result<()> {
+pub async fn throttled_node_is_below_its_floor_and_in_quarantine(context: Context) -> Result<()> {
     let node = context.cluster.nodes().next().context("no node")?;
     let name = node.name().to_owned();
     let fast = all_cores(&context, "fast", &name).await?;
@@ -199,6 +213,7 @@ pub async fn throttled_node_is_below_the_floor_of_its_class(context: Context) ->
         "a node without a floor: {fast:?}"
     );
     let value = fast.value.context("no clock was measured")?;
+    enforce(&context).await?;
 
     let fabrics: Api<Fabric> = Api::all(context.client.clone());
     let before = fabrics.get(names::FABRIC).await?.spec.classes;
@@ -221,16 +236,57 @@ pub async fn throttled_node_is_below_the_floor_of_its_class(context: Context) ->
         slow.verdict == ValidationVerdict::Fail && slow.floor.is_some(),
         "a throttled node: {slow:?}"
     );
+    quarantined(&context, &name, Some("slow")).await?;
     let found = all_cores(&context, "repaired", &name).await?;
     ensure!(
         found.verdict == ValidationVerdict::Pass,
         "a node that is not throttled any more: {found:?}"
     );
+    quarantined(&context, &name, None).await?;
     fabrics
         .patch(names::FABRIC, &params, &with_floors(json!([])))
         .await?;
-    for name in ["fast", "slow", "repaired"] {
-        validations(&context)
+    forget(&context, &["fast", "slow", "repaired"]).await
+}
+
+/// A policy that keeps nodes that fail from jobs, and creates no runs.
+async fn enforce(context: &Context) -> Result<()> {
+    let object = json!({
+        "apiVersion": names::API_VERSION,
+        "kind": "NodeValidationPolicy",
+        "metadata": {"name": ENFORCING},
+        "spec": {"quarantine": "Enforce", "suspend": true},
+    });
+    let object: NodeValidationPolicy = serde_json::from_value(object)?;
+    let created = policies(context)
+        .create(&PostParams::default(), &object)
+        .await;
+    created.context("failed to create the policy")?;
+    Ok(())
+}
+
+/// Waits until a node is in quarantine for a run, or out of it.
+async fn quarantined(context: &Context, node: &str, by: Option<&str>) -> Result<()> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let what = format!("node {node} is in quarantine by {by:?}");
+    context
+        .eventually(&what, START, || async {
+            let taints = nodes.get(node).await?.spec.unwrap_or_default().taints;
+            let mut taints = taints.unwrap_or_default().into_iter();
+            let taint = taints.find(|taint| taint.key == names::TAINT_QUARANTINE);
+            let value = taint.map(|taint| taint.value.unwrap_or_default());
+            Ok((value.as_deref() == by).then_some(()))
+        })
+        .await
+}
+
+/// Deletes what a scenario made.
+async fn forget(context: &Context, runs: &[&str]) -> Result<()> {
+    policies(context)
+        .delete(ENFORCING, &DeleteParams::default())
+        .await?;
+    for name in runs {
+        validations(context)
             .delete(name, &DeleteParams::default())
             .await?;
     }
@@ -255,6 +311,10 @@ async fn all_cores(context: &Context, name: &str, node: &str) -> Result<Validati
     found
         .cloned()
         .with_context(|| format!("no result of {ALL_CORES}: {status:?}"))
+}
+
+fn policies(context: &Context) -> Api<NodeValidationPolicy> {
+    Api::all(context.client.clone())
 }
 
 fn validations(context: &Context) -> Api<NodeValidation> {

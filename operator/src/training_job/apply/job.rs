@@ -4,23 +4,19 @@ use std::sync::Arc;
 
 use crds::training_job::{TrainingJob, TrainingJobStatus};
 use crds::{NodeValidation, names};
-use k8s_openapi::api::events::v1::Event as ApiEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff;
 use kube::api::{DeleteParams, Patch, Preconditions};
 use scheduler::{JobEvent, JobKey, JobKind, JobStatus};
 use serde_json::{Value, json};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{Applier, Error, Progress, gone_is_fine, patch};
+use crate::event::{CLUSTER_NAMESPACE, Event};
 use crate::node_validation;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::write::Writer;
 use crate::training_job::{status, write};
 use crate::workload::{Workload, object_key};
-
-/// Longest note of an Event that the API server takes.
-const NOTE_BYTES: usize = 1000;
 
 impl Applier {
     pub(super) async fn set_finalizer(
@@ -159,49 +155,37 @@ impl Applier {
         mirrors.of_mut(job.kind()).changed(key, version, mirrored);
     }
 
-    /// Publishes an Event. It is for people: that one is lost stops nothing.
+    /// Publishes an Event about a job.
     pub(super) async fn publish(&self, progress: &Progress<'_>, event: &JobEvent) {
         let job = progress.key;
         let (of_object, _) = object_key(job);
-        // Events about objects of the cluster lie where the API server wants them.
         let namespace = match job.kind {
             JobKind::TrainingJob => &*job.namespace,
-            JobKind::NodeValidation => "default",
+            JobKind::NodeValidation => CLUSTER_NAMESPACE,
         };
-        let now = jiff::Timestamp::now();
-        let suffix = format!("{:x}", now.as_nanosecond());
-        let (mut note, warning) = match &progress.job {
+        let (note, warning) = match &progress.job {
             Some(Workload::Validation(validation)) => {
                 node_validation::status::event(event, validation)
             }
             Some(Workload::Training(_)) | None => (event.message.clone(), event.warning),
         };
-        while note.len() > NOTE_BYTES {
-            note.pop();
-        }
-        let body = json!({
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": format!("{}.{suffix}", job.name), "namespace": namespace},
-            "eventTime": format!("{now:.6}"),
-            "reportingController": "fireflyer.dev/operator",
-            "reportingInstance": self.instance,
-            "action": "Plan",
-            "reason": event.reason,
-            "note": note,
-            "type": if warning { "Warning" } else { "Normal" },
-            "regarding": {
-                "apiVersion": names::API_VERSION,
-                "kind": job.kind.as_str(),
-                "name": &*job.name,
-                "namespace": of_object,
-                "uid": &*job.uid,
-            },
+        let regarding = json!({
+            "apiVersion": names::API_VERSION,
+            "kind": job.kind.as_str(),
+            "name": &*job.name,
+            "namespace": of_object,
+            "uid": &*job.uid,
         });
-        let created = progress.writer.create::<ApiEvent>(namespace, &body);
-        if let Err(error) = created.await {
-            warn!(%job, reason = event.reason, %error, "an Event was lost");
-        }
+        let event = Event {
+            name: &job.name,
+            regarding,
+            namespace,
+            instance: &self.instance,
+            reason: event.reason,
+            note: &note,
+            warning,
+        };
+        event.publish(&progress.writer).await;
     }
 
     pub(super) async fn delete_job(&self, progress: &Progress<'_>) -> Result<(), Error> {

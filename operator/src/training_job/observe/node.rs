@@ -34,6 +34,7 @@ pub(super) fn of(
         ready: mirrored.ready,
         unready_since: Timestamp::default(),
         taint: mirrored.taint.clone(),
+        quarantine: mirrored.quarantine.clone(),
         wish: mirrored.wish.clone(),
         wish_since: Timestamp::default(),
         short: class.and_then(|class| short(mirrored, class)),
@@ -114,6 +115,8 @@ mod tests {
                 labels: Vec::new(),
                 ready: Ready::True,
                 taint: None,
+                quarantine: None,
+                boot: "".into(),
                 wish: None,
                 offers: offers(&all),
             };

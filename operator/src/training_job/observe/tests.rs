@@ -39,6 +39,8 @@ fn mirrors(job: &str) -> Mirrors {
         labels,
         ready: Ready::True,
         taint: None,
+        quarantine: None,
+        boot: "".into(),
         wish: None,
         offers: offers(&[("fireflyer.dev/node", "1"), ("nvidia.com/gpu", "8")]),
     };

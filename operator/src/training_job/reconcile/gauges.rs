@@ -153,6 +153,7 @@ mod tests {
             ready: Ready::True,
             unready_since: Timestamp::default(),
             taint: None,
+            quarantine: None,
             wish: None,
             wish_since: Timestamp::default(),
             short: None,

@@ -184,7 +184,13 @@ impl State {
                 if !expected.is_null() && *expected != object["metadata"]["resourceVersion"] {
                     return failure(409, "Conflict");
                 }
-                if path == key {
+                if body.is_array() {
+                    let operations: json_patch::Patch =
+                        serde_json::from_value(body.clone()).unwrap();
+                    if json_patch::patch(&mut object, &operations).is_err() {
+                        return failure(422, "Invalid");
+                    }
+                } else if path == key {
                     object["metadata"]["finalizers"] = body["metadata"]["finalizers"].clone();
                 } else {
                     merge(&mut object["status"], &body["status"]);

@@ -25,6 +25,9 @@ use crate::training_job::write::{IN_FLIGHT, Writer};
 use api::{Api, State};
 
 /// A cluster of so many nodes with a Fabric, and no jobs.
+/// What every node calls its present boot.
+const BOOT: &str = "boot-1";
+
 fn cluster(nodes: usize) -> Api {
     let api = Api::new();
     for index in 0..nodes {
@@ -33,6 +36,7 @@ fn cluster(nodes: usize) -> Api {
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "labels": {"fireflyer.dev/node-class": "a100"}},
             "status": {
+                "nodeInfo": {"bootID": BOOT},
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "allocatable": {"fireflyer.dev/node": "1", "nvidia.com/gpu": "8", "fireflyer.dev/rdma": "64"},
             },

@@ -4,7 +4,7 @@
 use health::{Check, CheckResult, Fingerprint, Outcome, Report};
 
 use super::*;
-use crate::node_validation;
+use crate::node_validation::{self, policy::PolicyKeeper};
 
 const POD: &str = "/api/v1/namespaces/fireflyer-validation/pods/check-1-0";
 
@@ -19,6 +19,16 @@ fn ask(api: &Api, name: &str, node: &str) {
         "spec": {"nodeName": node, "checks": ["Offer", "CpuStress"], "ttlSecondsAfterFinished": 600},
     });
     api.submit(&validation(name), object);
+}
+
+fn keeper(api: &Api, metrics: &Metrics) -> PolicyKeeper {
+    PolicyKeeper {
+        cluster: Arc::new(api.listed()),
+        writer: Writer::new(api.client(), metrics.writes.clone()),
+        dedicated_taints: Vec::new(),
+        instance: "operator-0".to_owned(),
+        metrics: metrics.clone(),
+    }
 }
 
 fn status(state: &State, name: &str) -> Value {
@@ -42,6 +52,7 @@ fn report(uid: &str, stress: Outcome) -> Vec<u8> {
     };
     let report = Report {
         validation: uid.to_owned(),
+        boot: BOOT.to_owned(),
         fingerprint: Fingerprint {
             kernel: "6.18".to_owned(),
             ..Fingerprint::default()
@@ -227,13 +238,12 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
         json!({"intervalHours": 24}),
     );
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
-    let applier = applier(&api, &metrics);
+    let keeper = keeper(&api, &metrics);
     let busy = [Arc::from("n001")].into();
     let suspects = [].into();
     let step = || async {
-        api.deliver(&applier.cluster);
-        let (cluster, writer) = (&applier.cluster, &applier.writer);
-        node_validation::policy::step(cluster, writer, &busy, &suspects).await;
+        api.deliver(&keeper.cluster);
+        keeper.step(&busy, &suspects).await;
     };
     step().await;
     step().await;
@@ -293,6 +303,113 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
     let weekly = status("weekly");
     assert_eq!(weekly["failedNodes"], json!(["n000"]));
     assert_eq!(weekly["running"], json!(1));
+}
+
+/// A run of node n000 that ended so a moment ago.
+fn finished(api: &Api, name: &str, started: i64, verdict: &str, boot: &str) {
+    ask(api, name, "n000");
+    let at = |seconds| {
+        let at = k8s_openapi::jiff::Timestamp::from_second(seconds).unwrap();
+        json!(at.to_string())
+    };
+    api.change(|state| {
+        let path = validation(name);
+        let mut run = state.objects[&path].clone();
+        run["status"] = json!({"phase": "Finished", "attempt": 1, "verdict": verdict,
+            "startTime": at(started), "completionTime": at(started + 10), "bootId": boot,
+            "observedGeneration": 1,
+            "results": [{"check": "CpuStress", "device": "core 1", "verdict": verdict}]});
+        state.replace(&path, run);
+    });
+}
+
+#[tokio::test]
+async fn a_node_that_fails_is_kept_from_jobs_until_it_passes() {
+    let api = cluster(2);
+    let node = "/api/v1/nodes/n000";
+    let other = json!({"key": "team/pool", "effect": "PreferNoSchedule"});
+    api.change(|state| {
+        let mut object = state.objects[node].clone();
+        object["spec"] = json!({"taints": [other]});
+        state.replace(node, object);
+    });
+    let policy = "/apis/fireflyer.dev/v1alpha1/nodevalidationpolicies/weekly";
+    let spec = json!({"quarantine": "Enforce", "suspend": true});
+    let object = json!({
+        "apiVersion": "fireflyer.dev/v1alpha1", "kind": "NodeValidationPolicy",
+        "metadata": {"name": "weekly", "uid": "uid-weekly"}, "spec": spec,
+    });
+    api.submit(policy, object);
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let keeper = keeper(&api, &metrics);
+    let step = || async {
+        api.deliver(&keeper.cluster);
+        keeper.step(&[].into(), &[].into()).await;
+    };
+    let taints = || api.state().objects[node]["spec"]["taints"].clone();
+    let in_quarantine = json!([other,
+        {"key": "fireflyer.dev/quarantine", "value": "bad", "effect": "NoSchedule"}]);
+
+    finished(&api, "bad", 1000, "Fail", BOOT);
+    step().await;
+    assert_eq!(taints(), in_quarantine);
+    let gauge = metrics.quarantined.with_label_values(&["weekly", "in"]);
+    assert_eq!(gauge.get(), 1);
+    let events = api.state().of("events").len();
+    assert_eq!(events, 1);
+    step().await;
+    assert!(status(&api.state(), "bad")["quarantineTime"].is_string());
+    let shown = api.state().objects[policy]["status"]["quarantined"].clone();
+    assert_eq!(shown, json!(1));
+    let writes = api.state().writes.len();
+    step().await;
+    assert_eq!(api.state().writes.len(), writes, "it settles");
+
+    // A run of an earlier boot lets nobody out, one of this boot does.
+    finished(&api, "earlier", 2000, "Pass", "boot-0");
+    step().await;
+    assert_eq!(taints(), in_quarantine);
+    finished(&api, "now", 3000, "Pass", BOOT);
+    step().await;
+    assert_eq!(taints(), json!([other]));
+
+    // Who lets a node out by hand is not overruled by the same run.
+    finished(&api, "again", 4000, "Fail", BOOT);
+    step().await;
+    step().await;
+    assert_ne!(taints(), json!([other]));
+    api.change(|state| {
+        let mut object = state.objects[node].clone();
+        object["spec"] = json!({"taints": [other]});
+        state.replace(node, object);
+    });
+    step().await;
+    assert_eq!(taints(), json!([other]));
+}
+
+#[tokio::test]
+async fn a_failed_run_outlives_its_time_while_its_node_is_in_quarantine() {
+    let api = cluster(1);
+    finished(&api, "bad", 1000, "Fail", BOOT);
+    let taint = |taints: Value| {
+        api.change(|state| {
+            let path = "/api/v1/nodes/n000";
+            let mut node = state.objects[path].clone();
+            node["spec"] = json!({"taints": taints});
+            state.replace(path, node);
+        });
+    };
+    let is_expired = || {
+        let cluster = api.listed();
+        let later = Timestamp::from_millis(u64::MAX / 2);
+        let found = observe::expired(&cluster.mirrors(), &Policy::default(), later);
+        !found.0.is_empty()
+    };
+    assert!(is_expired());
+    taint(json!([{"key": "fireflyer.dev/quarantine", "value": "bad", "effect": "NoSchedule"}]));
+    assert!(!is_expired());
+    taint(json!([]));
+    assert!(is_expired());
 }
 
 fn jiff_now() -> String {

@@ -1,0 +1,121 @@
+//! What the mirrors hold, as `health` plans with it: policies, nodes and runs of one moment.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crds::fabric::FabricSpec;
+use crds::node_validation_policy::{NodeValidationPolicy, QuarantineMode};
+use health::{DueNode, DuePolicy, DueRun, QuarantineLimits};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use scheduler::Ready;
+
+use super::seconds;
+use crate::cluster::Mirrors;
+use crate::node_validation::{finished::Run, level};
+use crate::training_job::mirrored_job::MirroredJob;
+use crate::training_job::translate::MirroredNode;
+use crate::workload::Workload;
+
+/// Policies, nodes and runs.
+pub(super) struct Observed {
+    pub(super) policies: Vec<DuePolicy>,
+    pub(super) nodes: Vec<DueNode>,
+    pub(super) runs: Vec<Run>,
+}
+
+impl Observed {
+    /// None before everything was listed once.
+    pub(super) fn new(
+        mirrors: &Mirrors,
+        held: &BTreeSet<Arc<str>>,
+        suspects: &BTreeSet<Arc<str>>,
+    ) -> Option<Self> {
+        if !mirrors.is_synced() || !mirrors.policies.is_synced() {
+            return None;
+        }
+        let fabric = &mirrors.fabric()?.spec;
+        let policies = mirrors.policies.values();
+        let nodes = mirrors.nodes.values().map(|node| DueNode {
+            name: node.name.to_string(),
+            created: seconds(node.created.as_millis()),
+            idle: node.ready == Ready::True && !held.contains(node.name.as_str()),
+            suspect: suspects.contains(node.name.as_str()),
+            leaf: leaf(node, fabric),
+            boot: node.boot.to_string(),
+            quarantine: node.quarantine.as_deref().map(str::to_owned),
+        });
+        let validations = &mirrors.validations;
+        let runs = validations.values().chain(validations.resting());
+        let runs = runs.filter_map(|mirrored| match mirrored {
+            MirroredJob::Whole(Workload::Validation(one)) => Some(Run::of(one)),
+            MirroredJob::Over(over) => over.run.as_deref().cloned(),
+            MirroredJob::Whole(Workload::Training(_)) | MirroredJob::Unreadable(_) => None,
+        });
+        Some(Self {
+            policies: policies
+                .map(|policy| view(policy, mirrors, fabric))
+                .collect(),
+            nodes: nodes.collect(),
+            runs: runs.collect(),
+        })
+    }
+
+    /// The runs, for `health`.
+    pub(super) fn views(&self) -> Vec<DueRun> {
+        self.runs.iter().map(Run::view).collect()
+    }
+}
+
+fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -> DuePolicy {
+    let ObjectMeta {
+        name,
+        uid,
+        creation_timestamp,
+        deletion_timestamp,
+        ..
+    } = &policy.metadata;
+    let spec = &policy.spec;
+    let selects = |node: &&MirroredNode| match spec.node_selector.is_empty() {
+        true => label(node, &fabric.class_label).is_some_and(|class| !class.is_empty()),
+        false => {
+            let mut wanted = spec.node_selector.iter();
+            wanted.all(|(key, value)| label(node, key) == Some(value.as_str()))
+        }
+    };
+    let nodes = mirrors.nodes.values().filter(selects);
+    let is_going = deletion_timestamp.is_some();
+    let enforces = spec.quarantine == QuarantineMode::Enforce && !is_going;
+    let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    DuePolicy {
+        name: name.clone().unwrap_or_default(),
+        created: creation_timestamp.as_ref().map_or(0, |at| at.0.as_second()),
+        uid: uid.clone().unwrap_or_default(),
+        interval: i64::from(spec.interval_hours) * 3600,
+        level: level(spec.level),
+        new_nodes: spec.new_nodes,
+        suspect_nodes: spec.suspect_nodes,
+        max_concurrent: count(spec.max_concurrent),
+        suspend: spec.suspend || is_going,
+        quarantine: enforces.then_some(QuarantineLimits {
+            percent: spec.max_quarantined_percent,
+            per_leaf: count(spec.max_quarantined_per_leaf),
+        }),
+        nodes: nodes.map(|node| node.name.to_string()).collect(),
+    }
+}
+
+fn label<'a>(node: &'a MirroredNode, key: &str) -> Option<&'a str> {
+    let mut labels = node.labels.iter();
+    labels.find_map(|(other, value)| (**other == *key).then_some(&**value))
+}
+
+/// A leaf is one of its zone: another zone may have one of the same name.
+fn leaf(node: &MirroredNode, fabric: &FabricSpec) -> String {
+    match label(node, &fabric.leaf_label) {
+        None | Some("") => String::new(),
+        Some(leaf) => {
+            let zone = label(node, &fabric.zone_label).unwrap_or_default();
+            format!("{zone}/{leaf}")
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What a policy shows of its nodes and runs.
+
+use crds::node_validation_policy::{NodeValidationPolicy, NodeValidationPolicyStatus};
+use health::{PolicySummary, QuarantineSummary};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff;
+
+/// Nodes that a list or a condition names.
+const NAMED: usize = 16;
+
+/// The status, if it is not what the policy shows.
+pub(super) fn news(
+    policy: &NodeValidationPolicy,
+    summary: &PolicySummary,
+    quarantine: &QuarantineSummary,
+) -> Option<NodeValidationPolicyStatus> {
+    let shown = policy.status.clone().unwrap_or_default();
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let time = |at: Option<i64>| {
+        at.and_then(|at| jiff::Timestamp::from_second(at).ok())
+            .map(Time)
+    };
+    let status = NodeValidationPolicyStatus {
+        conditions: vec![
+            overlapped(&shown, summary.overlapped_by.as_deref()),
+            held(&shown, &quarantine.held),
+        ],
+        nodes: count(summary.nodes),
+        due: count(summary.due),
+        running: count(summary.running),
+        failed: count(summary.failed.len()),
+        failed_nodes: summary.failed.iter().take(NAMED).cloned().collect(),
+        quarantined: count(quarantine.quarantined.len()),
+        last_run_time: time(summary.last),
+        next_run_time: time(summary.next),
+        observed_generation: policy.metadata.generation,
+    };
+    (status != shown).then_some(status)
+}
+
+fn overlapped(shown: &NodeValidationPolicyStatus, by: Option<&str>) -> Condition {
+    let (reason, message) = match by {
+        Some(by) => (
+            "OlderPolicy",
+            format!(
+                "The older policy {by} selects some of the same nodes, which are its: change a nodeSelector"
+            ),
+        ),
+        None => (
+            "Alone",
+            "No older policy selects nodes of this one".to_owned(),
+        ),
+    };
+    condition(shown, "Overlapped", by.is_some(), reason, message)
+}
+
+fn held(shown: &NodeValidationPolicyStatus, held: &[String]) -> Condition {
+    let kind = "QuarantineHeld";
+    if held.is_empty() {
+        let message = "No node that failed is left out of quarantine".to_owned();
+        return condition(shown, kind, false, "WithinLimits", message);
+    }
+    let named = held[..held.len().min(NAMED)].join(", ");
+    let count = held.len();
+    let message = format!(
+        "{count} nodes failed and stay open to jobs, as maxQuarantinedPercent or \
+         maxQuarantinedPerLeaf leaves no room: {named}. Look for what they share, repair those \
+         in quarantine, or raise a limit"
+    );
+    condition(shown, kind, true, "LimitReached", message)
+}
+
+/// A condition, whose time moves only when it flips.
+fn condition(
+    shown: &NodeValidationPolicyStatus,
+    kind: &str,
+    holds: bool,
+    reason: &str,
+    message: String,
+) -> Condition {
+    let status = if holds { "True" } else { "False" };
+    let mut before = shown.conditions.iter();
+    let before = before.find(|one| one.type_ == kind && one.status == status);
+    let now = || {
+        Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default())
+    };
+    Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: before.map_or_else(now, |one| one.last_transition_time.clone()),
+        observed_generation: None,
+    }
+}
