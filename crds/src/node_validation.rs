@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One run of checks on one node. The run waits until no job uses the node, has the node to itself,
-/// and ends with a verdict. It never stops a job. A run of a NodeValidationPolicy has the label
+/// and ends with a verdict. It stops a job only where whenBusy asks for it, and then by an
+/// interruption that loses nothing. A run of a NodeValidationPolicy has the label
 /// fireflyer.dev/validation-policy with the policy's name, and an owner reference to the policy,
 /// with which it is deleted.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
     category = "fireflyer",
     status = "NodeValidationStatus",
     derive = "PartialEq",
-    doc = "One run of checks on one node. The run waits until no job uses the node, has the node to itself, and ends with a verdict. It never stops a job. A run of a NodeValidationPolicy has the label fireflyer.dev/validation-policy with the policy's name, and an owner reference to the policy, with which it is deleted.",
+    doc = "One run of checks on one node. The run waits until no job uses the node, has the node to itself, and ends with a verdict. It stops a job only where whenBusy asks for it, and then by an interruption that loses nothing. A run of a NodeValidationPolicy has the label fireflyer.dev/validation-policy with the policy's name, and an owner reference to the policy, with which it is deleted.",
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName", description = "The node that is checked"),
     printcolumn(name = "Level", type_ = "string", json_path = ".spec.level", description = "How thorough the run is, unless spec.checks names the checks"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", description = "Where the run is, in one word"),
@@ -75,6 +76,13 @@ pub struct NodeValidationSpec {
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub checks: Option<Vec<ValidationCheck>>,
+    /// What happens while a job uses the node. `Wait` (the default): the run waits until nobody does,
+    /// and until the node is kept for no waiting job. `Next`: it gets the node as soon as the job
+    /// ends or pauses, before jobs that wait. `Interrupt`: within a minute or so the job is also
+    /// asked to save and to leave its nodes; it goes on from there once it has nodes again, usually
+    /// the same. No job is killed for it. It may change until the run has its node.
+    #[serde(default)]
+    pub when_busy: WhenBusy,
     /// Seconds that all checks together may take once the run has the node, 30 to 7200; 600 by
     /// default. Each check gets a share of them. One that does not end in time is an Error, and the
     /// others go on.
@@ -119,6 +127,20 @@ impl ValidationLevel {
             Self::Full => "Full",
         }
     }
+}
+
+/// What happens while a job uses the node of a run.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum WhenBusy {
+    /// The run waits until the node is free and kept for nobody.
+    #[default]
+    Wait,
+    /// It is the next that gets the node.
+    Next,
+    /// The job is asked to save and to leave its nodes.
+    Interrupt,
 }
 
 /// Something that is measured or tried on a node.
@@ -387,6 +409,7 @@ mod tests {
                 "nodeName": "node-1",
                 "level": "Standard",
                 "checks": ["Offer", "MemoryBandwidth"],
+                "whenBusy": "Interrupt",
                 "deadlineSeconds": 60,
                 "ttlSecondsAfterFinished": 0,
             },

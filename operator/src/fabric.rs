@@ -249,6 +249,7 @@ fn word(why: &NodeReason) -> &'static str {
         NodeReason::GivenUp => "GivenUp",
         NodeReason::Tainted(_) => "Tainted",
         NodeReason::Quarantined(_) => "Quarantined",
+        NodeReason::Awaited(_) => "Awaited",
     }
 }
 

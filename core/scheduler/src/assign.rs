@@ -55,8 +55,11 @@ pub(crate) fn assign<'a>(
             continue;
         }
         // Who only wants no new work there can wait until there is room. A Node that goes takes its
-        // pods along.
-        let must = exits.iter().any(|exit| exit.why == Wish::Deleted);
+        // pods along, and one that is to be validated comes back in minutes.
+        let must = exits.iter().any(|exit| match exit.why {
+            Wish::Deleted | Wish::Validated(_) => true,
+            Wish::Cordoned | Wish::Tainted(_) => false,
+        });
         let placement = market.keep_place_for(planner);
         if placement.is_some() || must {
             planner.move_away(&exits, placement.as_ref(), ledger, wake);

@@ -118,7 +118,8 @@ fn lost<'a>(
             | NodeReason::LeaseOut
             | NodeReason::Gone
             | NodeReason::Tainted(_)
-            | NodeReason::Quarantined(_) => ended_well(rank),
+            | NodeReason::Quarantined(_)
+            | NodeReason::Awaited(_) => ended_well(rank),
         };
         (!known).then_some((node, why))
     });
@@ -132,7 +133,8 @@ fn lost<'a>(
                 | NodeReason::LeaseOut
                 | NodeReason::Gone
                 | NodeReason::Tainted(_)
-                | NodeReason::Quarantined(_) => EndCause::NodeLost,
+                | NodeReason::Quarantined(_)
+                | NodeReason::Awaited(_) => EndCause::NodeLost,
             },
             message: format!("node {node} was lost: {why}"),
         });

@@ -89,11 +89,13 @@ impl<'a> JobPlanner<'a> {
         ledger: &Ledger<'a>,
         wake: &mut Wake,
     ) {
-        let goes = exits.iter().any(|exit| exit.why == Wish::Deleted);
-        let reason = match goes {
-            true => "NodeDeleted",
-            false => "NodeCordoned",
-        };
+        // What counts most last.
+        let reasons = exits.iter().map(|exit| match exit.why {
+            Wish::Validated(_) => (0, "NodeValidation"),
+            Wish::Cordoned | Wish::Tainted(_) => (1, "NodeCordoned"),
+            Wish::Deleted => (2, "NodeDeleted"),
+        });
+        let (_, reason) = reasons.max().unwrap_or_default();
         let named = exits.iter().take(NAMED);
         let named: Vec<String> = named
             .map(|Departure { node, why }| format!("node {node} is {why}"))

@@ -36,6 +36,8 @@ pub enum Wish {
     Tainted(Arc<str>),
     /// The Node has a deletionTimestamp.
     Deleted,
+    /// This validation is to have the node soon.
+    Validated(Arc<str>),
 }
 
 impl fmt::Display for Wish {
@@ -44,6 +46,7 @@ impl fmt::Display for Wish {
             Self::Cordoned => write!(f, "cordoned"),
             Self::Tainted(key) => write!(f, "tainted with {key}"),
             Self::Deleted => write!(f, "being deleted"),
+            Self::Validated(by) => write!(f, "awaited by validation {by}"),
         }
     }
 }
@@ -63,6 +66,8 @@ pub enum NodeReason {
     Tainted(Arc<str>),
     /// It failed this validation, and has not passed one since; or a person put it in quarantine.
     Quarantined(Arc<str>),
+    /// Nobody uses it, and this validation is to have it before everybody else.
+    Awaited(Arc<str>),
 }
 
 impl fmt::Display for NodeReason {
@@ -74,6 +79,7 @@ impl fmt::Display for NodeReason {
             Self::GivenUp => write!(f, "its peers gave it up"),
             Self::Tainted(key) => write!(f, "it has the taint {key}"),
             Self::Quarantined(by) => write!(f, "it is in quarantine: {by}"),
+            Self::Awaited(by) => write!(f, "validation {by} is to have it first"),
         }
     }
 }
@@ -277,6 +283,7 @@ impl<'a> States<'a> {
                 wake = Some(wake.map_or(when, |old| old.min(when)));
             }
         };
+        let awaited = awaited(snapshot);
         let mut known = BTreeMap::new();
         for node in &snapshot.nodes {
             let heartbeats = match &node.name {
@@ -297,7 +304,7 @@ impl<'a> States<'a> {
             if let Some(until) = node.suspect_until {
                 wake_at(until);
             }
-            let state = join(Facts {
+            let mut state = join(Facts {
                 node: Some(node),
                 heartbeats,
                 given_up: given_up.contains(&node.name),
@@ -305,6 +312,10 @@ impl<'a> States<'a> {
                 lease_counts: believed <= now,
                 now,
             });
+            if let (State::Usable, Some(by)) = (&state, awaited.get(&node.name)) {
+                let why = NodeReason::Awaited(Arc::clone(by));
+                state = State::NoNewWork { why };
+            }
             known.insert(&node.name, state);
         }
         let absent = snapshot.absent.iter().filter_map(|object| match object {
@@ -360,6 +371,31 @@ impl<'a> States<'a> {
     pub(crate) fn wake(&self) -> Option<Timestamp> {
         self.wake
     }
+}
+
+/// Nodes that nobody uses and that a pinned job is to have first, with its name. In use they are
+/// nodes like others: whoever waits for one of them waits for a node that comes free.
+fn awaited(snapshot: &Snapshot) -> BTreeMap<&NodeName, &Arc<str>> {
+    let jobs = snapshot.jobs.iter();
+    let waiting = jobs.filter_map(|job| Some((job.awaits()?, &job.key.name)));
+    let mut awaited: BTreeMap<_, _> = waiting.collect();
+    if awaited.is_empty() {
+        return awaited;
+    }
+    let holding = snapshot
+        .jobs
+        .iter()
+        .filter(|job| job.status.phase.holds_nodes());
+    let holding: BTreeSet<_> = holding.map(|job| (&job.key, job.status.attempt)).collect();
+    let attempts = snapshot.attempts.iter();
+    let held = attempts.filter(|attempt| holding.contains(&(&attempt.job, attempt.number)));
+    let held = held.flat_map(|attempt| &attempt.nodes);
+    let pods = snapshot.pods.iter().filter(|pod| !pod.terminal);
+    let under_way = snapshot.under_way.iter().flat_map(|plan| plan.nodes());
+    for node in held.chain(pods.map(|pod| &pod.node)).chain(under_way) {
+        awaited.remove(node);
+    }
+    awaited
 }
 
 /// Where more nodes than single faults explain stopped being Ready within one window, and are not

@@ -17,10 +17,12 @@ pub(crate) fn admits(state: &State) -> bool {
     match state {
         State::Usable | State::Suspect { .. } | State::Short { .. } => true,
         State::Leaving { why, .. } => match why {
-            Wish::Cordoned | Wish::Tainted(_) => true,
+            Wish::Cordoned | Wish::Tainted(_) | Wish::Validated(_) => true,
             Wish::Deleted => false,
         },
-        State::NoNewWork { why } => matches!(why, NodeReason::Quarantined(_)),
+        State::NoNewWork { why } => {
+            matches!(why, NodeReason::Quarantined(_) | NodeReason::Awaited(_))
+        }
         State::Lost { .. } => false,
     }
 }

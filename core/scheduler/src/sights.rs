@@ -3,13 +3,14 @@
 //! people; they may be minutes off. Holds no more than the last snapshot did.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use topology::NodeName;
 
-use crate::node::Ready;
+use crate::node::{Ready, Wish};
 use crate::policy::Policy;
-use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot};
+use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot, WhenBusy};
 use crate::status::JobPhase;
 use crate::time::Timestamp;
 
@@ -57,10 +58,12 @@ struct PodSight {
 }
 
 impl Sights {
-    /// Fills in since when things are as the snapshot shows them. Forgets what it does not show.
+    /// Fills in since when things are as the snapshot shows them, and which nodes pinned jobs want
+    /// to be left. Forgets what it does not show.
     pub fn fill_in(&mut self, snapshot: &mut Snapshot, policy: &Policy, now: Timestamp) {
         let began = *self.began.get_or_insert(now);
         snapshot.heartbeats_known_at = began + policy.listen_grace;
+        wish_for_pinned(snapshot);
         let nodes = std::mem::take(&mut self.nodes);
         for node in &mut snapshot.nodes {
             self.node(node, nodes.get(&node.name), now);
@@ -182,5 +185,18 @@ fn step(pod: &Pod) -> Step {
         | PodState::Interrupted { .. }
         | PodState::Failed(_)
         | PodState::Refused(_) => Step::Ended,
+    }
+}
+
+/// Whoever trains on a node that a pinned job interrupts is to leave it.
+fn wish_for_pinned(snapshot: &mut Snapshot) {
+    let jobs = snapshot.jobs.iter();
+    let interrupting = jobs.filter(|job| job.when_busy == WhenBusy::Interrupt);
+    let wishes = interrupting.filter_map(|job| Some((job.awaits()?, &job.key.name)));
+    let wishes: BTreeMap<_, _> = wishes.collect();
+    for node in &mut snapshot.nodes {
+        if let (None, Some(by)) = (&node.wish, wishes.get(&node.name)) {
+            node.wish = Some(Wish::Validated(Arc::clone(by)));
+        }
     }
 }

@@ -188,6 +188,19 @@ pub enum DryRun {
     Refused(String),
 }
 
+/// What happens while others use the node of a pinned job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenBusy {
+    /// It waits until the node is free, and kept for nobody.
+    #[default]
+    Wait,
+    /// It gets the node as soon as nobody uses it, before jobs that wait and whatever was promised
+    /// to them.
+    Next,
+    /// It also asks the job there to leave.
+    Interrupt,
+}
+
 /// A TrainingJob or a NodeValidation, reduced to what decides its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -201,6 +214,8 @@ pub struct Job {
     /// its class, and also if no other work may go there. It is tried once. None for a job that
     /// trains.
     pub pin: Option<NodeName>,
+    /// Of a pinned job: what happens while others use its node.
+    pub when_busy: WhenBusy,
     /// Class of its nodes, the default already filled in.
     pub class: Class,
     /// Processes on each node; none while its class is not known.
@@ -235,6 +250,17 @@ pub struct Job {
 }
 
 impl Job {
+    /// The node that it is to have before everybody else, while it waits for it.
+    pub(crate) fn awaits(&self) -> Option<&NodeName> {
+        let holds = self.status.phase.holds_nodes() || self.status.phase.is_terminal();
+        let can_start = self.problem.is_none() && self.dry_run == DryRun::Accepted;
+        let waits = can_start && !holds && !self.deleting;
+        match self.when_busy {
+            WhenBusy::Next | WhenBusy::Interrupt if waits => self.pin.as_ref(),
+            WhenBusy::Wait | WhenBusy::Next | WhenBusy::Interrupt => None,
+        }
+    }
+
     /// Whether the pod of this rank may acknowledge for its gang. The lowest rank does, and where
     /// nodes may be lost without a restart any can become that.
     pub(crate) fn may_acknowledge(&self, rank: u32) -> bool {

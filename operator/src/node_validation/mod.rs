@@ -15,7 +15,7 @@ use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION}
 use contract::validation::{AskedCheck, OfferedResource, Screen, ValidationTask};
 use crds::NodeValidation;
 use crds::fabric::{FabricSpec, NodeClass};
-use crds::node_validation::{NodeValidationStatus, ValidationLevel};
+use crds::node_validation::{NodeValidationStatus, ValidationLevel, WhenBusy};
 use health::{Check, Floors, Level};
 use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Problem, Timestamp};
 use topology::OnPeerLoss;
@@ -40,6 +40,11 @@ pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) 
         created: translate::created(metadata),
         nodes: 1,
         pin: Some(validation.spec.node_name.as_str().into()),
+        when_busy: match validation.spec.when_busy {
+            WhenBusy::Wait => scheduler::WhenBusy::Wait,
+            WhenBusy::Next => scheduler::WhenBusy::Next,
+            WhenBusy::Interrupt => scheduler::WhenBusy::Interrupt,
+        },
         class: "".into(),
         procs_per_node: None,
         zone_policy: scheduler::ZonePolicy::default(),

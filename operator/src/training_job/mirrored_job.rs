@@ -116,6 +116,7 @@ impl Over {
             created: self.created,
             nodes: 1,
             pin: None,
+            when_busy: scheduler::WhenBusy::default(),
             class: "".into(),
             procs_per_node: None,
             zone_policy: scheduler::ZonePolicy::default(),

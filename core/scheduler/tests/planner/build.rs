@@ -57,6 +57,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         created: at(0),
         nodes,
         pin: None,
+        when_busy: scheduler::WhenBusy::default(),
         class: CLASS.into(),
         procs_per_node: Some(8),
         zone_policy: ZonePolicy::PreferSingle,

@@ -4,15 +4,16 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, ConditionKind, EndCause, Exit, Job, JobKey, JobKind, JobPhase, PodState, Ready,
-    Snapshot, Wish,
+    Action, ConditionKind, EndCause, Exit, Job, JobKey, JobKind, JobPhase, PodState, Policy, Ready,
+    Sights, Snapshot, WhenBusy, Wish,
 };
 use sim::{Rng, explore, print_count};
 
-use crate::build::{at, job, key, nodes};
+use crate::build::{acknowledge, at, job, key, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::gangs::running;
 use crate::life::is_over;
+use crate::properties::apply;
 use crate::world::{Crash, Deed, Event, Program, World};
 
 fn validation(name: &str, node: &str) -> Job {
@@ -93,6 +94,86 @@ fn quarantine_keeps_jobs_away_and_moves_none() {
     step(&mut snapshot, at(50));
     assert_eq!(snapshot.jobs, before.jobs);
     assert_eq!(snapshot.pods, before.pods);
+}
+
+#[test]
+fn one_that_is_next_gets_its_node_before_jobs_that_wait() {
+    let next = Job {
+        when_busy: WhenBusy::Next,
+        ..validation("check", "a-000")
+    };
+    // Before one that could start, and before one that keeps what is free.
+    let snapshot = queue("a:2", vec![next.clone(), job("train", 2)]);
+    assert_eq!(placed(&decide(&snapshot, at(0))), ["check: a-000"]);
+
+    // The node of a job stays a node like others: who waits waits for free nodes, not for healthy.
+    let mut snapshot = running(2);
+    snapshot.jobs.push(next);
+    snapshot.jobs.push(job("large", 3));
+    let plan = decide(&snapshot, at(50));
+    assert!(placed(&plan).is_empty());
+    assert_eq!(reason(&plan, "check").0, "NodeInUse");
+    assert_eq!(reason(&plan, "large").0, "WaitingForNodes");
+    // Its job ends: the validation has it, and nobody else.
+    snapshot.jobs.remove(0);
+    snapshot.attempts.clear();
+    snapshot.pods.clear();
+    let mut small = job("small", 2);
+    small.created = at(60);
+    snapshot.jobs.push(small);
+    let plan = decide(&snapshot, at(60));
+    assert_eq!(placed(&plan), ["small: a-001 a-002", "check: a-000"]);
+}
+
+#[test]
+fn one_that_interrupts_asks_the_job_which_comes_back_to_its_nodes() {
+    let mut snapshot = running(2);
+    snapshot.nodes.truncate(2);
+    snapshot.jobs.push(Job {
+        when_busy: WhenBusy::Interrupt,
+        ..validation("check", "a-000")
+    });
+    let mut sights = Sights::default();
+    let mut look = |snapshot: &mut Snapshot, seconds| {
+        for node in &mut snapshot.nodes {
+            node.wish = None;
+        }
+        sights.fill_in(snapshot, &Policy::default(), at(seconds));
+        decide(snapshot, at(seconds))
+    };
+    assert!(placed(&look(&mut snapshot, 50)).is_empty());
+    let plan = look(&mut snapshot, 110);
+    let status = recorded(&plan, "train");
+    assert_eq!(status.phase, JobPhase::Interrupting);
+    let said = &status.conditions[&ConditionKind::Running];
+    assert_eq!(said.reason, "NodeValidation");
+    apply(&mut snapshot, &plan, at(110));
+    let ack = acknowledge(&mut snapshot);
+    let plan = look(&mut snapshot, 111);
+    apply(&mut snapshot, &plan, at(111));
+    snapshot.pods.clear();
+    let plan = look(&mut snapshot, 112);
+    assert_eq!(placed(&plan), ["check: a-000"]);
+    apply(&mut snapshot, &plan, at(112));
+    // The rest of the job's nodes is kept for it, and it charges nothing.
+    assert!(placed(&look(&mut snapshot, 113)).is_empty());
+    let pods = |job: &str| {
+        snapshot
+            .pods
+            .iter()
+            .filter(|pod| &*pod.job.name == job)
+            .count()
+    };
+    assert_eq!((pods("check"), pods("train")), (1, 0));
+    let status = &snapshot.jobs[0].status;
+    assert_eq!(status.last_checkpoint, Some(ack));
+    assert_eq!((status.restarts, status.replans), (0, 0));
+    snapshot.jobs.remove(1);
+    snapshot
+        .attempts
+        .retain(|attempt| &*attempt.job.name == "train");
+    snapshot.pods.clear();
+    assert_eq!(placed(&look(&mut snapshot, 200)), ["train: a-000 a-001"]);
 }
 
 #[test]
@@ -208,7 +289,10 @@ fn no_node_stays_reserved() {
             world.after(rng.range(0..60), create);
         }
         for index in 0..rng.range(1..6) {
-            let one = validation(&format!("check-{index}"), &some_node(rng));
+            let one = Job {
+                when_busy: *rng.pick(&[WhenBusy::Wait, WhenBusy::Next, WhenBusy::Interrupt]),
+                ..validation(&format!("check-{index}"), &some_node(rng))
+            };
             let key = one.key.clone();
             let mut program = Program::trains(rng.range(2..60));
             if rng.chance(1, 5) {

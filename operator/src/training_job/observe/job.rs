@@ -33,6 +33,7 @@ pub(super) fn of(
         created: translate::created(&job.metadata),
         nodes: spec.nodes,
         pin: None,
+        when_busy: scheduler::WhenBusy::default(),
         class: class
             .map(|class| class.name.as_str())
             .or(named)

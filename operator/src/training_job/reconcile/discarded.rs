@@ -56,6 +56,7 @@ mod tests {
             created: Timestamp::default(),
             nodes: 1,
             pin: None,
+            when_busy: scheduler::WhenBusy::default(),
             class: "a100".into(),
             procs_per_node: Some(8),
             zone_policy: scheduler::ZonePolicy::default(),
