@@ -27,6 +27,13 @@ const REPEAT_ONE_IN: i64 = 8;
 /// due then, and not just after.
 const LEAST_JITTER_ONE_IN: i64 = 16;
 const MOST_JITTER_ONE_IN: i64 = 8;
+/// From this part of the interval on a node is validated where that costs a job nothing or little:
+/// when it is idle, and when its job ends or pauses. So it is not old when the next job gets it,
+/// which may keep it for an interval.
+const EARLY_ONE_IN: i64 = 8;
+/// Seconds that a job has its nodes before it is asked to leave them: so it is asked once a week at
+/// most, and a node that was not old when the job got it is not much older than a week then.
+const LEAST_USE: i64 = 7 * 24 * 3600;
 /// A policy. All times here are in seconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuePolicy {
@@ -44,8 +51,11 @@ pub struct DuePolicy {
     pub new_nodes: bool,
     /// Whether a suspect node is due at once.
     pub suspect_nodes: bool,
-    /// Most of its runs that are open at once.
+    /// Most of its runs at once on nodes that no job uses.
     pub max_concurrent: usize,
+    /// Seconds since its last run, or its creation, after which the job on a node is asked to
+    /// leave. None: never.
+    pub interrupt_after: Option<i64>,
     /// Whether it creates no runs. Its nodes stay its own.
     pub suspend: bool,
     /// How many of its nodes it may keep from jobs because they failed. None: it only reports.
@@ -63,6 +73,8 @@ pub struct DueNode {
     pub created: i64,
     /// Whether nobody holds it and nobody waits for it.
     pub idle: bool,
+    /// The job that uses it.
+    pub job: Option<NodeUse>,
     /// Whether something made it suspect.
     pub suspect: bool,
     /// Its leaf switch, with its zone. Empty: unknown.
@@ -71,6 +83,15 @@ pub struct DueNode {
     pub boot: String,
     /// What its quarantine names: the run that failed, or what a person wrote. None: it is in none.
     pub quarantine: Option<String>,
+}
+
+/// How a job uses a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeUse {
+    /// The job. No other has this name.
+    pub job: String,
+    /// Since when it has its nodes.
+    pub since: i64,
 }
 
 /// A NodeValidation.
@@ -84,6 +105,10 @@ pub struct DueRun {
     pub level: Option<Level>,
     /// The policy that created it. None: a person did.
     pub policy: Option<String>,
+    /// Whether it gets its node before jobs that wait.
+    pub is_next: bool,
+    /// Whether the job on its node is asked to leave.
+    pub interrupts: bool,
     /// When it was created.
     pub created: i64,
     /// When it ended. None: it is open, that is, it holds its node or waits for it.
@@ -120,6 +145,8 @@ pub struct NewRun {
     pub name: String,
     /// Why.
     pub reason: DueReason,
+    /// Whether a job uses the node: the run gets it when the job ends or pauses, before others.
+    pub is_next: bool,
 }
 
 /// A policy's state once the plan is carried out.
@@ -127,10 +154,12 @@ pub struct NewRun {
 pub struct PolicySummary {
     /// How many nodes that exist it selects, including those that an older policy has.
     pub nodes: usize,
-    /// How many of its own are due and have no open run: they are busy, or too many are due.
+    /// How many of its own are due and have no open run: too many are due, or nothing runs there.
     pub due: usize,
-    /// How many of its runs are open, on nodes that exist.
+    /// How many of its runs are open, on nodes that exist and that no job uses.
     pub running: usize,
+    /// How many of its runs wait for the job on their node.
+    pub waiting: usize,
     /// Its own nodes whose newest result is Fail. Error and Skipped are no results.
     pub failed: Vec<String>,
     /// The oldest of the policies that have nodes which it selects.
@@ -146,6 +175,9 @@ pub struct PolicySummary {
 pub struct DuePlan {
     /// Runs to create.
     pub create: Vec<NewRun>,
+    /// Names of open runs for which a job is to be asked. One of a job is enough, since the job
+    /// leaves all its nodes.
+    pub interrupt: Vec<String>,
     /// Names of runs of policies to delete: others took their place, or their node is gone.
     pub delete: Vec<String>,
     /// When to plan again if nothing changes until then.
@@ -161,6 +193,7 @@ pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64
     let by_age = by_age(policies);
     let owners = owners(&by_age);
     let observed = Observed::new(nodes, runs, now);
+    let mut asked = observed.asked();
     let mut plan = DuePlan::default();
     for (age, policy) in by_age.iter().enumerate() {
         let selected = policy.nodes.iter();
@@ -170,7 +203,7 @@ pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64
         let own = selected
             .iter()
             .filter(|node| owners[node.name.as_str()] == age);
-        let mut summary = observed.plan_policy(policy, own.copied(), &mut plan.create);
+        let mut summary = observed.plan_policy(policy, own.copied(), &mut asked, &mut plan);
         summary.nodes = selected.len();
         let older = oldest.filter(|&oldest| oldest < age);
         summary.overlapped_by = older.map(|older| by_age[older].name.clone());
@@ -224,16 +257,28 @@ struct Observed<'a> {
     nodes: BTreeMap<&'a str, &'a DueNode>,
     /// By node, the newest first. Open ones are the newest.
     runs: BTreeMap<&'a str, Vec<&'a DueRun>>,
-    /// When each policy's newest run was created, and how many of its runs are open on nodes that
-    /// exist.
-    policies: BTreeMap<&'a str, (i64, usize)>,
+    /// Of each policy with runs.
+    policies: BTreeMap<&'a str, OfPolicy>,
     now: i64,
+}
+
+/// The runs of a policy.
+#[derive(Default)]
+struct OfPolicy {
+    /// When the newest was created.
+    last: Option<i64>,
+    /// How many are open on nodes that exist and that no job uses.
+    running: usize,
+    /// How many wait for a job.
+    waiting: usize,
 }
 
 /// When and why a node is due.
 struct Due {
     at: i64,
     reason: DueReason,
+    /// From when on it is validated where that costs little.
+    early: i64,
     /// The end of the run that it follows from, or the node's creation.
     since: i64,
 }
@@ -243,14 +288,18 @@ impl<'a> Observed<'a> {
         let by_name = nodes.iter().map(|node| (node.name.as_str(), node));
         let by_name: BTreeMap<&str, &DueNode> = by_name.collect();
         let mut by_node: BTreeMap<&str, Vec<&DueRun>> = BTreeMap::new();
-        let mut policies: BTreeMap<&str, (i64, usize)> = BTreeMap::new();
+        let mut policies: BTreeMap<&str, OfPolicy> = BTreeMap::new();
         for run in runs {
             by_node.entry(&run.node).or_default().push(run);
+            let node = by_name.get(run.node.as_str());
             if let Some(policy) = &run.policy {
-                let (last, open) = policies.entry(policy).or_insert((run.created, 0));
-                *last = run.created.max(*last);
-                let is_open = run.finished.is_none() && by_name.contains_key(run.node.as_str());
-                *open += usize::from(is_open);
+                let of_policy = policies.entry(policy).or_default();
+                of_policy.last = of_policy.last.max(Some(run.created));
+                match node.filter(|_| run.finished.is_none()) {
+                    Some(node) if run.is_next && node.job.is_some() => of_policy.waiting += 1,
+                    Some(_) => of_policy.running += 1,
+                    None => {}
+                }
             }
         }
         for runs in by_node.values_mut() {
@@ -265,20 +314,31 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// Adds the runs that a policy creates. `own` are its own nodes.
-    fn plan_policy<'n>(
+    /// The jobs that were asked to leave their nodes, and have not yet.
+    fn asked(&self) -> BTreeSet<&'a str> {
+        let asks = |run: &&&DueRun| run.finished.is_none() && run.interrupts;
+        let asking = self.runs.values().flatten().filter(asks);
+        let nodes = asking.filter_map(|run| self.nodes.get(run.node.as_str()));
+        let jobs = nodes.filter_map(|node| node.job.as_ref());
+        jobs.map(|used| used.job.as_str()).collect()
+    }
+
+    /// Adds what a policy does. `own` are its own nodes, `asked` the jobs that no policy asks again.
+    fn plan_policy(
         &self,
         policy: &DuePolicy,
-        own: impl Iterator<Item = &'n DueNode>,
-        create: &mut Vec<NewRun>,
+        own: impl Iterator<Item = &'a DueNode>,
+        asked: &mut BTreeSet<&'a str>,
+        plan: &mut DuePlan,
     ) -> PolicySummary {
-        let known = self.policies.get(policy.name.as_str()).copied();
-        let mut summary = PolicySummary {
-            running: known.map_or(0, |(_, open)| open),
-            last: known.map(|(last, _)| last),
-            ..PolicySummary::default()
-        };
+        let mut summary = PolicySummary::default();
+        if let Some(known) = self.policies.get(policy.name.as_str()) {
+            (summary.last, summary.running, summary.waiting) =
+                (known.last, known.running, known.waiting);
+        }
         let mut idle = Vec::new();
+        let mut used = Vec::new();
+        let mut overdue: BTreeMap<&str, (i64, &DueRun)> = BTreeMap::new();
         for node in own {
             let runs = self
                 .runs
@@ -289,40 +349,79 @@ impl<'a> Observed<'a> {
             if result.is_some_and(|(_, verdict)| *verdict == Verdict::Fail) {
                 summary.failed.push(node.name.clone());
             }
-            if runs.iter().any(|run| run.finished.is_none()) {
+            let due = due(policy, node, ends.first().copied(), restarted(node, runs));
+            if let Some(open) = runs.iter().find(|run| run.finished.is_none()) {
+                if let Some(job) = self.overdue(policy, node, open, due.since) {
+                    let oldest = overdue.entry(job).or_insert((due.since, open));
+                    if due.since < oldest.0 {
+                        *oldest = (due.since, open);
+                    }
+                }
                 continue;
             }
-            let restarted = restarted(node, runs);
-            let due = due(policy, node, ends.first().copied(), restarted);
-            if due.at > self.now {
-                summary.next = earliest(summary.next, Some(due.at));
+            let from = match node.idle || node.job.is_some() {
+                true => due.early,
+                false => due.at,
+            };
+            if from > self.now {
+                summary.next = earliest(summary.next, Some(from));
                 continue;
             }
-            summary.due += 1;
-            if node.idle {
-                idle.push((due.at, node, due));
+            let is_due = due.at <= self.now;
+            summary.due += usize::from(is_due);
+            if node.job.is_some() {
+                used.push((node, due));
+            } else if node.idle {
+                // The longest overdue first, so that nobody waits for ever behind suspect nodes.
+                let order = if is_due { due.at } else { i64::MAX };
+                idle.push((order, due.early, node, due));
             }
         }
         if policy.suspend {
             summary.next = None;
             return summary;
         }
-        // The longest overdue first, so that nobody waits for ever behind suspect nodes.
-        idle.sort_by_key(|(at, node, _)| (*at, &node.name));
+        idle.sort_by_key(|(at, early, node, _)| (*at, *early, &node.name));
         let room = policy.max_concurrent.saturating_sub(summary.running);
-        for (_, node, due) in idle.into_iter().take(room) {
-            create.push(NewRun {
+        let idle = idle.into_iter().take(room);
+        let idle = idle.map(|(_, _, node, due)| (node, due, false));
+        let used = used.into_iter().map(|(node, due)| (node, due, true));
+        for (node, due, is_next) in idle.chain(used) {
+            plan.create.push(NewRun {
                 policy: policy.name.clone(),
                 node: node.name.clone(),
                 level: policy.level,
                 name: run_name(policy, &node.name, due.since),
                 reason: due.reason,
+                is_next,
             });
-            summary.running += 1;
-            summary.due -= 1;
+            match is_next {
+                true => summary.waiting += 1,
+                false => summary.running += 1,
+            }
+            summary.due -= usize::from(due.at <= self.now);
             summary.last = Some(self.now);
         }
+        let overdue = overdue.into_iter().filter(|(job, _)| asked.insert(job));
+        plan.interrupt
+            .extend(overdue.map(|(_, (_, run))| run.name.clone()));
         summary
+    }
+
+    /// The job to be asked for the open run of a node that nobody has validated for too long.
+    fn overdue(
+        &self,
+        policy: &DuePolicy,
+        node: &'a DueNode,
+        open: &DueRun,
+        since: i64,
+    ) -> Option<&'a str> {
+        let (after, used) = (policy.interrupt_after?, node.job.as_ref()?);
+        let is_own = open.policy.as_deref() == Some(policy.name.as_str());
+        let is_old = since.saturating_add(after) <= self.now;
+        let may_be_asked = used.since.saturating_add(LEAST_USE) <= self.now;
+        let asks = is_own && open.is_next && is_old && may_be_asked && !policy.suspend;
+        asks.then_some(used.job.as_str())
     }
 }
 
@@ -378,7 +477,17 @@ fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>, resta
         None => (wait, reason),
     };
     let at = since.saturating_add(wait);
-    Due { at, reason, since }
+    let has_result = newest.is_some_and(|(_, verdict)| says_something(verdict));
+    let early = match has_result {
+        true => at.min(since.saturating_add(policy.interval / EARLY_ONE_IN)),
+        false => at,
+    };
+    Due {
+        at,
+        reason,
+        early,
+        since,
+    }
 }
 
 /// How long before the end of its interval a node is due: always the same.

@@ -23,6 +23,7 @@ fn policy(name: &str, nodes: &[&str]) -> DuePolicy {
         new_nodes: true,
         suspect_nodes: true,
         max_concurrent: 4,
+        interrupt_after: None,
         suspend: false,
         quarantine: None,
         nodes: nodes.iter().map(|&node| node.to_owned()).collect(),
@@ -35,6 +36,7 @@ fn node(name: &str) -> DueNode {
         created: 0,
         idle: true,
         suspect: false,
+        job: None,
         leaf: String::new(),
         boot: "one".to_owned(),
         quarantine: None,
@@ -48,6 +50,8 @@ fn run(name: &str, node: &str, end: i64) -> DueRun {
         node: node.to_owned(),
         level: Some(Level::Standard),
         policy: Some("weekly".to_owned()),
+        is_next: false,
+        interrupts: false,
         created: end - 600,
         finished: Some(end),
         verdict: Some(Verdict::Pass),
@@ -84,10 +88,16 @@ fn plan_one(policy: &DuePolicy, nodes: &[DueNode], runs: &[DueRun], now: i64) ->
 /// When the only node `a` of the only policy is due, by what is planned just then and just before.
 #[track_caller]
 fn due_at(policy: &DuePolicy, node: &DueNode, runs: &[DueRun]) -> (i64, DueReason) {
-    let at = |now| plan_one(policy, from_ref(node), runs, now);
-    let due = at(0).next.unwrap();
-    assert_eq!(created(&at(due - 1)), []);
-    let planned = at(due);
+    // One on which nothing can run has no early turn.
+    let away = DueNode {
+        idle: false,
+        ..node.clone()
+    };
+    let due_then = |now| plan_one(policy, from_ref(&away), runs, now);
+    let due = due_then(0).next.unwrap();
+    let count = |now| due_then(now).policies[&policy.name].due;
+    assert_eq!((count(due - 1), count(due)), (0, 1));
+    let planned = plan_one(policy, from_ref(node), runs, due);
     let [(name, reason)] = created(&planned)[..] else {
         panic!("nothing created when due: {planned:?}");
     };
@@ -348,13 +358,109 @@ fn a_node_has_failed_until_a_run_of_the_level_says_otherwise() {
 #[test]
 fn a_summary_tells_the_last_run_and_the_next_one() {
     let policy = policy("weekly", &["a", "b"]);
-    let runs = [run("1", "a", NOW - DAY), run("2", "b", NOW - 2 * DAY)];
+    let runs = [run("1", "a", NOW - HOUR), run("2", "b", NOW - 2 * HOUR)];
     let plan = plan_one(&policy, &[node("a"), node("b")], &runs, NOW);
     let summary = &plan.policies["weekly"];
-    assert_eq!(summary.last, Some(NOW - DAY - 600));
-    let due = |node, end| end + WEEK - jitter(&policy, node);
-    let next = due("a", NOW - DAY).min(due("b", NOW - 2 * DAY));
+    assert_eq!(summary.last, Some(NOW - HOUR - 600));
+    let next = NOW - 2 * HOUR + WEEK / 8;
     assert_eq!((summary.next, plan.next), (Some(next), Some(next)));
+}
+
+fn used(name: &str, job: &str) -> DueNode {
+    DueNode {
+        idle: false,
+        job: Some(NodeUse {
+            job: job.to_owned(),
+            since: NOW - 20 * DAY,
+        }),
+        ..node(name)
+    }
+}
+
+/// A run that waits for the job on its node.
+fn next(name: &str, node: &str) -> DueRun {
+    DueRun {
+        is_next: true,
+        ..open(name, node)
+    }
+}
+
+#[test]
+fn idle_nodes_and_those_of_jobs_have_a_turn_from_an_eighth_of_the_interval_on() {
+    let policy = DuePolicy {
+        max_concurrent: 1,
+        ..policy("weekly", &["a", "b", "c", "d"])
+    };
+    let nodes = [node("a"), node("b"), used("c", "job"), used("d", "job")];
+    let runs = ["a", "b", "c", "d"].map(|name| run(name, name, NOW - WEEK / 8));
+    assert_eq!(plan_one(&policy, &nodes, &runs, NOW - 1).create, []);
+    let planned = plan_one(&policy, &nodes, &runs, NOW);
+    let turns: Vec<_> = planned
+        .create
+        .iter()
+        .map(|run| (run.node.as_str(), run.is_next))
+        .collect();
+    // Of idle ones as many as may run at once; those of a job wait side by side for its end.
+    assert_eq!(turns, [("a", false), ("c", true), ("d", true)]);
+    let summary = &planned.policies["weekly"];
+    assert_eq!((summary.due, summary.running, summary.waiting), (0, 1, 2));
+    // Those that wait take no room; once their job has left them they do.
+    let open = [next("1", "c"), next("2", "d")];
+    let room = |nodes: &[DueNode]| {
+        let runs: Vec<_> = runs[..2].iter().chain(&open).cloned().collect();
+        plan_one(&policy, nodes, &runs, NOW).create.len()
+    };
+    assert_eq!(room(&nodes), 1);
+    let [a, b, ..] = nodes;
+    assert_eq!(room(&[a, b, node("c"), node("d")]), 0);
+}
+
+#[test]
+fn a_due_node_goes_before_one_that_may_have_an_early_turn() {
+    let policy = DuePolicy {
+        max_concurrent: 1,
+        ..policy("weekly", &["a", "b"])
+    };
+    let runs = [run("1", "a", NOW - DAY), run("2", "b", NOW - WEEK)];
+    let planned = plan_one(&policy, &[node("a"), node("b")], &runs, NOW);
+    assert_eq!(created(&planned), [("b", DueReason::Interval)]);
+}
+
+#[test]
+fn a_job_is_asked_for_its_node_that_waits_longest_once_it_has_had_a_week() {
+    let mut policy = DuePolicy {
+        interrupt_after: Some(9 * DAY),
+        ..policy("weekly", &["a", "b", "c"])
+    };
+    let nodes = [used("a", "job"), used("b", "job"), used("c", "other")];
+    let ran = [
+        run("1", "a", NOW - 9 * DAY),
+        run("2", "b", NOW - 10 * DAY),
+        run("3", "c", NOW - 8 * DAY),
+    ];
+    let mut waiting = [next("4", "a"), next("5", "b"), next("6", "c")];
+    let asked = |policy: &DuePolicy, nodes: &[DueNode], waiting: &[DueRun]| {
+        let runs: Vec<_> = ran.iter().chain(waiting).cloned().collect();
+        plan_one(policy, nodes, &runs, NOW).interrupt
+    };
+    assert_eq!(asked(&policy, &nodes, &waiting), ["5"]);
+    let since = |since: i64| {
+        nodes.clone().map(|node| DueNode {
+            job: node.job.map(|used| NodeUse { since, ..used }),
+            ..node
+        })
+    };
+    assert_eq!(asked(&policy, &since(NOW - WEEK + 1), &waiting), [""; 0]);
+    assert_eq!(asked(&policy, &since(NOW - WEEK), &waiting), ["5"]);
+    waiting[0].interrupts = true;
+    assert_eq!(
+        asked(&policy, &nodes, &waiting),
+        [""; 0],
+        "it is being asked"
+    );
+    waiting[0].interrupts = false;
+    policy.interrupt_after = None;
+    assert_eq!(asked(&policy, &nodes, &waiting), [""; 0]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod verdict;
 
 pub use check::{Check, Level, UnknownCheck};
 pub use due::{
-    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, PolicySummary, plan,
+    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary, plan,
 };
 pub use fleet::{Fleet, Floors, median};
 pub use quarantine::{

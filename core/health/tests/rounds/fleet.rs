@@ -1,18 +1,19 @@
-//! The fleet: jobs that pause once a week, nodes that turn suspect, vanish and come back, people
+//! The fleet: jobs that pause once a week or never, nodes that turn suspect, vanish and come back, people
 //! who validate a node now and then, and runs that take minutes. Leaves to the planner what is
 //! created and deleted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use health::{DueNode, DueRun, Findings, Level, NewRun, Verdict};
+use health::{DueNode, DueRun, Findings, Level, NewRun, NodeUse, Verdict};
 use sim::Rng;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 pub(super) const DAY: i64 = 24 * HOUR;
-/// The last of eight days without a validation, as long as there is time for one.
-const LAST_DAY: Range<i64> = 7 * DAY..8 * DAY - HOUR;
+/// What a run of the level takes: it measures for a minute and a half, a pod starts and ends, and
+/// what looks bad is measured again.
+const RUN_MINUTES: Range<u64> = 2..6;
 /// Between two plans.
 pub(super) const TICK: i64 = 10 * MINUTE;
 /// What the policies check.
@@ -30,17 +31,17 @@ struct Slot {
 
 pub(super) struct Node {
     created: i64,
-    works: bool,
+    /// The job that uses it, and since when.
+    job: Option<(usize, i64)>,
     /// The run that has it.
     run: Option<String>,
     suspect_until: i64,
-    /// Whether the planner could have it on the last day of the eight.
-    pub(super) had_chance: bool,
     /// When its newest run of the level ended, or it appeared.
     pub(super) validated: i64,
 }
 
 struct Job {
+    number: usize,
     wants: usize,
     /// Seconds of work.
     left: i64,
@@ -48,6 +49,8 @@ struct Job {
     started: i64,
     /// When it pauses or ends.
     until: i64,
+    /// When a validation interrupted it last.
+    interrupted: i64,
 }
 
 struct Run {
@@ -66,6 +69,7 @@ pub(super) struct Totals {
     pub(super) validated: i64,
     /// Of gangs that wait for nobody but validations.
     pub(super) waited: i64,
+    pub(super) interruptions: i64,
 }
 
 pub(super) struct Fleet {
@@ -79,10 +83,14 @@ pub(super) struct Fleet {
     pub(super) total: Totals,
     /// Of names.
     count: usize,
+    /// Of jobs.
+    jobs: usize,
+    /// Whether jobs pause once a week of themselves.
+    pauses: bool,
 }
 
 impl Fleet {
-    pub(super) fn new(rng: Rng, nodes: usize) -> Self {
+    pub(super) fn new(rng: Rng, nodes: usize, pauses: bool) -> Self {
         let now = 20_000 * DAY;
         let slot = |number| Slot {
             name: format!("gpu-{number:04}.cluster.local"),
@@ -98,6 +106,8 @@ impl Fleet {
             runs: BTreeMap::new(),
             total: Totals::default(),
             count: nodes,
+            jobs: 0,
+            pauses,
         };
         fleet.start_jobs();
         // They did not all start today.
@@ -134,14 +144,15 @@ impl Fleet {
         let now = self.now;
         let view = |slot: &mut Slot| {
             let node = slot.node.as_mut()?;
-            let idle = !node.works && !open.contains(slot.name.as_str());
-            if idle {
-                node.had_chance |= LAST_DAY.contains(&(now - node.validated));
-            }
+            let idle = node.job.is_none() && !open.contains(slot.name.as_str());
             Some(DueNode {
                 name: slot.name.clone(),
                 created: node.created,
                 idle,
+                job: node.job.map(|(job, since)| NodeUse {
+                    job: job.to_string(),
+                    since,
+                }),
                 suspect: node.suspect_until > now,
                 leaf: String::new(),
                 boot: String::new(),
@@ -155,16 +166,37 @@ impl Fleet {
     pub(super) fn create(&mut self, new: &NewRun) {
         let slot = self.slots.iter().position(|slot| slot.name == new.node);
         let slot = slot.expect("the node exists");
-        let late = self.rng.chance(1, 100);
-        let node = self.slots[slot].node.as_mut().expect("the node exists");
-        assert!(!node.works && node.run.is_none());
-        if late {
-            node.had_chance = false;
-        }
+        let late = !new.is_next && self.rng.chance(1, 100);
+        let node = self.slots[slot].node.as_ref().expect("the node exists");
+        assert_eq!(
+            (node.job.is_some(), node.run.is_none()),
+            (new.is_next, true)
+        );
         let at = self.now + if late { 5 * MINUTE } else { 0 };
         let policy = Some(new.policy.as_str());
         self.add_run(slot, at, new.name.clone(), Some(new.level), policy);
+        self.run_of(&new.name).is_next = new.is_next;
         self.move_runs();
+    }
+
+    fn run_of(&mut self, name: &str) -> &mut DueRun {
+        &mut self.runs.get_mut(name).expect("the run exists").view
+    }
+
+    /// The job is asked; it saves, leaves within minutes, and waits for nodes.
+    pub(super) fn interrupt(&mut self, run: &str) {
+        self.run_of(run).interrupts = true;
+        let now = self.now;
+        let until = now + self.draw(MINUTE, 10 * MINUTE);
+        let slot = self.runs[run].slot;
+        let job = self
+            .running
+            .iter_mut()
+            .find(|job| job.slots.contains(&slot));
+        let job = job.expect("the job runs");
+        assert!(now - job.interrupted >= 7 * DAY, "asked twice in a week");
+        (job.interrupted, job.until) = (now, job.until.min(until));
+        self.total.interruptions += 1;
     }
 
     fn add_run(
@@ -180,6 +212,8 @@ impl Fleet {
             node: self.slots[slot].name.clone(),
             level,
             policy: policy.map(str::to_owned),
+            is_next: false,
+            interrupts: false,
             created: self.now,
             finished: None,
             verdict: None,
@@ -210,8 +244,8 @@ impl Fleet {
         let end = self.now + time;
         while self.now < end {
             self.now += MINUTE;
-            self.move_runs();
             self.end_jobs();
+            self.move_runs();
             self.start_jobs();
             self.disturb();
             self.count_minute();
@@ -249,11 +283,11 @@ impl Fleet {
                 node.run = None;
                 if run.view.level >= Some(LEVEL) {
                     node.validated = now;
-                    node.had_chance = false;
                 }
-            } else if !node.works && node.run.is_none() {
+            } else if node.job.is_none() && node.run.is_none() {
                 run.has_node = true;
-                run.at = now + (3 + self.rng.range(0..12) as i64) * MINUTE;
+                run.view.findings.started = Some(now);
+                run.at = now + MINUTE * self.rng.range(RUN_MINUTES) as i64;
                 node.run = Some(run.view.name.clone());
             }
         }
@@ -263,7 +297,10 @@ impl Fleet {
         let now = self.now;
         let ended = self.running.extract_if(.., |job| job.until <= now);
         for job in ended.collect::<Vec<_>>() {
-            let pause = self.draw(30 * MINUTE, 3 * HOUR);
+            let pause = match job.interrupted < now - HOUR {
+                true => self.draw(30 * MINUTE, 3 * HOUR),
+                false => 0,
+            };
             self.release(job, pause);
         }
     }
@@ -272,7 +309,7 @@ impl Fleet {
     fn release(&mut self, mut job: Job, pause: i64) {
         for slot in std::mem::take(&mut job.slots) {
             if let Some(node) = &mut self.slots[slot].node {
-                node.works = false;
+                node.job = None;
             }
         }
         job.left -= self.now - job.started;
@@ -293,7 +330,10 @@ impl Fleet {
                 false => self.draw(DAY, 20 * DAY),
             };
             demand += wants;
+            self.jobs += 1;
             let job = Job {
+                number: self.jobs,
+                interrupted: 0,
                 wants,
                 left,
                 slots: Vec::new(),
@@ -303,7 +343,7 @@ impl Fleet {
             self.waiting.push_back((self.now, job));
         }
         let now = self.now;
-        let usable = |node: &Node| !node.works && node.suspect_until <= now;
+        let usable = |node: &Node| node.job.is_none() && node.suspect_until <= now;
         let nodes = self.slots.iter().enumerate();
         let nodes = nodes
             .filter_map(|(at, slot)| Some((at, slot.node.as_ref().filter(|node| usable(node))?)));
@@ -322,9 +362,10 @@ impl Fleet {
             job.slots = free.split_off(free.len() - job.wants);
             for &slot in &job.slots {
                 let node = self.slots[slot].node.as_mut();
-                node.expect("free nodes exist").works = true;
+                node.expect("free nodes exist").job = Some((job.number, now));
             }
-            (job.started, job.until) = (now, now + job.left.min(7 * DAY));
+            let most = if self.pauses { 7 * DAY } else { job.left };
+            (job.started, job.until) = (now, now + job.left.min(most));
             self.running.push(job);
         }
     }
@@ -380,7 +421,7 @@ impl Fleet {
     fn count_minute(&mut self) {
         for node in self.slots.iter().filter_map(|slot| slot.node.as_ref()) {
             self.total.existed += MINUTE;
-            self.total.worked += MINUTE * i64::from(node.works);
+            self.total.worked += MINUTE * i64::from(node.job.is_some());
             self.total.validated += MINUTE * i64::from(node.run.is_some());
         }
     }
@@ -390,10 +431,9 @@ impl Node {
     fn new(now: i64) -> Self {
         Self {
             created: now,
-            works: false,
+            job: None,
             run: None,
             suspect_until: 0,
-            had_chance: false,
             validated: now,
         }
     }
