@@ -76,11 +76,11 @@ pub struct NodeValidationSpec {
     #[schemars(length(min = 1, max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub checks: Option<Vec<ValidationCheck>>,
-    /// What happens while a job uses the node. `Wait` (the default): the run waits until nobody does,
-    /// and until the node is kept for no waiting job. `Next`: it gets the node as soon as the job
-    /// ends or pauses, before jobs that wait. `Interrupt`: within a minute or so the job is also
-    /// asked to save and to leave its nodes; it goes on from there once it has nodes again, usually
-    /// the same. No job is killed for it. It may change until the run has its node.
+    /// What happens while a job uses the node. `Wait` (the default): the run waits until nobody
+    /// does, and until the node is kept for no waiting job. `Next`: it gets the node as soon as the
+    /// job ends or pauses, before jobs that wait. `Interrupt`: within a minute or so the job is
+    /// also asked to save and to leave its nodes; it goes on from there once it has nodes again,
+    /// usually the same. No job is killed for it. It may change until the run has its node.
     #[serde(default)]
     pub when_busy: WhenBusy,
     /// Seconds that all checks together may take once the run has the node, 30 to 7200; 600 by

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are
-/// due and idle. It never stops a job, and keeps a node from jobs only during a run, or, with
-/// quarantine Enforce, from a Fail until a Pass. A node that several policies select belongs to the
-/// oldest of them.
+/// due: while they are idle, or when their job ends or pauses. It interrupts a job only with
+/// interruptAfterDays, and keeps a node from jobs only during a run, or, with quarantine Enforce,
+/// from a Fail until a Pass. A node that several policies select belongs to the oldest of them.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "fireflyer.dev",
@@ -28,12 +28,13 @@ use std::collections::BTreeMap;
     category = "fireflyer",
     status = "NodeValidationPolicyStatus",
     derive = "PartialEq",
-    doc = "Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are due and idle. It never stops a job, and keeps a node from jobs only during a run, or, with quarantine Enforce, from a Fail until a Pass. A node that several policies select belongs to the oldest of them.",
+    doc = "Which nodes are validated, and how often. The policy creates NodeValidations for nodes that are due: while they are idle, or when their job ends or pauses. It interrupts a job only with interruptAfterDays, and keeps a node from jobs only during a run, or, with quarantine Enforce, from a Fail until a Pass. A node that several policies select belongs to the oldest of them.",
     printcolumn(name = "Level", type_ = "string", json_path = ".spec.level", description = "How thorough its runs are"),
     printcolumn(name = "Interval(hours)", type_ = "integer", json_path = ".spec.intervalHours", description = "Hours from the end of a node's run until the node is due again"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes", description = "Nodes that it selects"),
     printcolumn(name = "Due", type_ = "integer", json_path = ".status.due", description = "Those that are due and have no run yet"),
-    printcolumn(name = "Running", type_ = "integer", json_path = ".status.running", description = "Its runs that are not finished"),
+    printcolumn(name = "Running", type_ = "integer", json_path = ".status.running", description = "Its runs on nodes that no job uses"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting", description = "Its runs that wait until the job on their node ends or pauses"),
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed", description = "Nodes whose newest result is Fail"),
     printcolumn(name = "Quarantined", type_ = "integer", json_path = ".status.quarantined", description = "Nodes that jobs do not get until they pass"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -63,8 +64,8 @@ pub struct NodeValidationPolicySpec {
     /// Hours from the end of a node's newest run of the level, or of a more thorough one, until the
     /// node is due again, 1 to 8760 (a year); 168 (a week) by default. Each node has up to an
     /// eighth less, so that not all are due at once; and only an eighth after a run with the
-    /// verdict Error or Skipped. A due node that a job uses is validated when no job uses it any
-    /// more, however long that takes.
+    /// verdict Error or Skipped. Where it costs little a node is validated before it is due: from
+    /// an eighth of the interval on while it is idle, and when its job ends or pauses.
     #[serde(default = "default_interval_hours")]
     #[schemars(range(min = 1, max = 8760))]
     pub interval_hours: u32,
@@ -77,11 +78,19 @@ pub struct NodeValidationPolicySpec {
     /// in a job found it silent. True by default.
     #[serde(default = "yes")]
     pub suspect_nodes: bool,
-    /// How many runs of the policy may hold a node, or wait for one, at once, 1 to 256; 4 by
-    /// default. Jobs never miss more nodes than that because of the policy.
-    #[serde(default = "default_max_concurrent")]
+    /// How many idle nodes the runs of the policy may hold at once, 1 to 256; 4 by default. Jobs
+    /// never miss more idle nodes than that because of the policy. Nodes that a job has just left
+    /// do not count: all its due nodes are validated side by side, before the next job gets them.
+    #[serde(default = "default_max_idle_nodes")]
     #[schemars(range(min = 1, max = 256))]
-    pub max_concurrent: u32,
+    pub max_idle_nodes: u32,
+    /// Days since a node's last run after which the job that uses it is asked to save and leave its
+    /// nodes, 1 to 365. The job goes on from there after the runs, usually on the same nodes. It is
+    /// asked once for all its nodes, and only when it has had them for a week. Without it no job is
+    /// ever asked, and the run waits for the job's next pause or end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 365))]
+    pub interrupt_after_days: Option<u32>,
     /// `deadlineSeconds` of its runs: seconds that all checks together may take once a run has its
     /// node, 30 to 7200; 600 by default.
     #[serde(default = "default_deadline_seconds")]
@@ -118,7 +127,7 @@ fn default_level() -> ValidationLevel {
 fn default_interval_hours() -> u32 {
     168
 }
-fn default_max_concurrent() -> u32 {
+fn default_max_idle_nodes() -> u32 {
     4
 }
 fn default_deadline_seconds() -> u32 {
@@ -169,12 +178,15 @@ pub struct NodeValidationPolicyStatus {
     /// Nodes that the policy selects.
     #[serde(default)]
     pub nodes: u32,
-    /// Nodes that are due and have no run yet: they are in use, or `maxConcurrent` is reached.
+    /// Nodes that are due and have no run yet: `maxIdleNodes` is reached, or they are not Ready.
     #[serde(default)]
     pub due: u32,
-    /// Runs of the policy that are not finished, also those that wait for their node.
+    /// Runs of the policy that hold a node that no job uses, or will in a moment.
     #[serde(default)]
     pub running: u32,
+    /// Runs of the policy that wait until the job on their node ends or pauses.
+    #[serde(default)]
+    pub waiting: u32,
     /// Nodes whose newest result is Fail. Jobs may still get those that are not in quarantine.
     #[serde(default)]
     pub failed: u32,
@@ -214,7 +226,8 @@ mod tests {
             (ValidationLevel::Standard, 7 * 24)
         );
         assert!(spec.new_nodes && spec.suspect_nodes && !spec.suspend);
-        assert_eq!((spec.max_concurrent, spec.deadline_seconds), (4, 600));
+        assert_eq!((spec.max_idle_nodes, spec.deadline_seconds), (4, 600));
+        assert_eq!(spec.interrupt_after_days, None);
         let limits = (spec.max_quarantined_percent, spec.max_quarantined_per_leaf);
         assert_eq!(
             (spec.quarantine, limits),
@@ -234,7 +247,8 @@ mod tests {
                 "intervalHours": 24,
                 "newNodes": false,
                 "suspectNodes": false,
-                "maxConcurrent": 1,
+                "maxIdleNodes": 1,
+                "interruptAfterDays": 30,
                 "deadlineSeconds": 7200,
                 "quarantine": "Enforce",
                 "maxQuarantinedPercent": 10,
@@ -252,6 +266,7 @@ mod tests {
                 "nodes": 20,
                 "due": 3,
                 "running": 1,
+                "waiting": 2,
                 "failed": 1,
                 "failedNodes": ["gpu-0007.example.com"],
                 "quarantined": 1,

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use crds::fabric::{CapacityStatus, Fabric, FabricSpec, FabricStatus, UnusableStatus};
 use daemon::CancellationToken;
+use health::NodeUse;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 use kube::api::Patch;
-use scheduler::{Node, NodeReason, Snapshot, State, States, Storm};
+use scheduler::{Attempt, JobKind, Node, NodeReason, Snapshot, State, States, Storm};
 use serde_json::json;
 use tokio::sync::watch;
 use tracing::debug;
@@ -32,19 +33,24 @@ type Row = (CapacityStatus, BTreeMap<&'static str, u32>);
 pub struct FabricObservation {
     counts: FabricStatus,
     storms: Vec<Storm>,
-    held: BTreeSet<Arc<str>>,
-    suspects: BTreeSet<Arc<str>>,
+    nodes: NodesSeen,
+}
+
+/// How nodes are used, by their names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodesSeen {
+    /// Those that an attempt has, or that a pod of ours is on.
+    pub held: BTreeSet<Arc<str>>,
+    /// Those of them that a TrainingJob has.
+    pub uses: BTreeMap<Arc<str>, NodeUse>,
+    /// Those that peers could not reach a moment ago.
+    pub suspects: BTreeSet<Arc<str>>,
 }
 
 impl FabricObservation {
-    /// Names of the nodes that an attempt has, or that a pod of ours is on.
-    pub fn held(&self) -> &BTreeSet<Arc<str>> {
-        &self.held
-    }
-
-    /// Names of the nodes that peers could not reach a moment ago.
-    pub fn suspects(&self) -> &BTreeSet<Arc<str>> {
-        &self.suspects
+    /// How nodes are used.
+    pub fn nodes(&self) -> &NodesSeen {
+        &self.nodes
     }
 }
 
@@ -170,7 +176,8 @@ pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> FabricObservation {
     let holding: BTreeSet<_> = holding.map(|job| (&job.key, job.status.attempt)).collect();
     let attempts = snapshot.attempts.iter();
     let held = attempts.filter(|attempt| holding.contains(&(&attempt.job, attempt.number)));
-    let mut taken: BTreeSet<_> = held.flat_map(|attempt| &attempt.nodes).collect();
+    let held: Vec<&Attempt> = held.collect();
+    let mut taken: BTreeSet<_> = held.iter().flat_map(|attempt| &attempt.nodes).collect();
     taken.extend(
         snapshot
             .pods
@@ -218,9 +225,28 @@ pub fn seen(snapshot: &Snapshot, states: &States<'_>) -> FabricObservation {
     FabricObservation {
         counts: status,
         storms: states.storms().to_vec(),
-        held: taken.iter().map(|name| name.as_str().into()).collect(),
-        suspects: suspects(snapshot, states),
+        nodes: NodesSeen {
+            held: taken.iter().map(|name| name.as_str().into()).collect(),
+            uses: uses(&held),
+            suspects: suspects(snapshot, states),
+        },
     }
+}
+
+/// Which TrainingJob has a node, and since when.
+fn uses(held: &[&Attempt]) -> BTreeMap<Arc<str>, NodeUse> {
+    let jobs = held
+        .iter()
+        .filter(|attempt| attempt.job.kind == JobKind::TrainingJob);
+    let nodes = jobs.flat_map(|attempt| {
+        let used = NodeUse {
+            job: attempt.job.to_string(),
+            since: i64::try_from(attempt.created.as_millis() / 1000).unwrap_or(i64::MAX),
+        };
+        let nodes = attempt.nodes.iter();
+        nodes.map(move |node| (node.as_str().into(), used.clone()))
+    });
+    nodes.collect()
 }
 
 fn suspects(snapshot: &Snapshot, states: &States<'_>) -> BTreeSet<Arc<str>> {

@@ -52,7 +52,7 @@ pub struct DuePolicy {
     /// Whether a suspect node is due at once.
     pub suspect_nodes: bool,
     /// Most of its runs at once on nodes that no job uses.
-    pub max_concurrent: usize,
+    pub max_idle_nodes: usize,
     /// Seconds since its last run, or its creation, after which the job on a node is asked to
     /// leave. None: never.
     pub interrupt_after: Option<i64>,
@@ -382,7 +382,7 @@ impl<'a> Observed<'a> {
             return summary;
         }
         idle.sort_by_key(|(at, early, node, _)| (*at, *early, &node.name));
-        let room = policy.max_concurrent.saturating_sub(summary.running);
+        let room = policy.max_idle_nodes.saturating_sub(summary.running);
         let idle = idle.into_iter().take(room);
         let idle = idle.map(|(_, _, node, due)| (node, due, false));
         let used = used.into_iter().map(|(node, due)| (node, due, true));

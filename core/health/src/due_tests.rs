@@ -22,7 +22,7 @@ fn policy(name: &str, nodes: &[&str]) -> DuePolicy {
         level: Level::Standard,
         new_nodes: true,
         suspect_nodes: true,
-        max_concurrent: 4,
+        max_idle_nodes: 4,
         interrupt_after: None,
         suspend: false,
         quarantine: None,
@@ -227,7 +227,7 @@ fn a_busy_node_is_not_asked_and_an_idle_one_takes_its_turn() {
     let mut nodes = [node("a"), node("b")];
     nodes[0].idle = false;
     let mut policy = policy("weekly", &["a", "b"]);
-    policy.max_concurrent = 1;
+    policy.max_idle_nodes = 1;
     let runs = [run("one", "a", WEEK), run("two", "b", 2 * WEEK)];
     let busy = plan_one(&policy, &nodes, &runs, NOW);
     assert_eq!(created(&busy), [("b", DueReason::Interval)]);
@@ -250,7 +250,7 @@ fn suspect_nodes_do_not_keep_the_others_waiting_for_ever() {
     let mut nodes = [node("a"), node("b")];
     nodes[0].suspect = true;
     let mut policy = policy("weekly", &["a", "b"]);
-    policy.max_concurrent = 1;
+    policy.max_idle_nodes = 1;
     let runs = [run("one", "a", NOW - 2 * HOUR), run("two", "b", NOW - WEEK)];
     let plan = plan(&[policy], &nodes, &runs, NOW);
     assert_eq!(created(&plan), [("b", DueReason::Interval)]);
@@ -276,7 +276,7 @@ fn a_policy_has_at_most_so_many_open_runs() {
     let names = ["a", "b", "c", "d", "e"];
     let nodes = names.map(node);
     let mut policy = policy("weekly", &names);
-    policy.max_concurrent = 3;
+    policy.max_idle_nodes = 3;
     let other = DueRun {
         policy: None,
         ..open("other", "b")
@@ -289,7 +289,7 @@ fn a_policy_has_at_most_so_many_open_runs() {
     );
     let summary = &plan_now.policies["weekly"];
     assert_eq!((summary.running, summary.due), (3, 1));
-    policy.max_concurrent = 0;
+    policy.max_idle_nodes = 0;
     assert_eq!(created(&plan(&[policy], &nodes, &runs, NOW)), []);
 }
 
@@ -388,7 +388,7 @@ fn next(name: &str, node: &str) -> DueRun {
 #[test]
 fn idle_nodes_and_those_of_jobs_have_a_turn_from_an_eighth_of_the_interval_on() {
     let policy = DuePolicy {
-        max_concurrent: 1,
+        max_idle_nodes: 1,
         ..policy("weekly", &["a", "b", "c", "d"])
     };
     let nodes = [node("a"), node("b"), used("c", "job"), used("d", "job")];
@@ -418,7 +418,7 @@ fn idle_nodes_and_those_of_jobs_have_a_turn_from_an_eighth_of_the_interval_on() 
 #[test]
 fn a_due_node_goes_before_one_that_may_have_an_early_turn() {
     let policy = DuePolicy {
-        max_concurrent: 1,
+        max_idle_nodes: 1,
         ..policy("weekly", &["a", "b"])
     };
     let runs = [run("1", "a", NOW - DAY), run("2", "b", NOW - WEEK)];

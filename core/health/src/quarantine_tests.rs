@@ -15,7 +15,7 @@ fn policy(nodes: usize) -> DuePolicy {
         level: Level::Standard,
         new_nodes: true,
         suspect_nodes: true,
-        max_concurrent: 1,
+        max_idle_nodes: 1,
         interrupt_after: None,
         suspend: false,
         quarantine: Some(QuarantineLimits {

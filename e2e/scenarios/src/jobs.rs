@@ -43,6 +43,15 @@ pub const NEVER_LEAVES: &str = r#"trap '' TERM
 sh -c 'echo $PPID' > "/dev/shm/rank-$LOCAL_RANK"
 while :; do sleep 1; done"#;
 
+/// Like [`RUNS_UNTIL_ASKED`], but takes a step a second, from the one after that it resumes.
+pub const COUNTS: &str = r#"trap '' TERM
+i=${FIREFLYER_RESUME##*step-}; i=$((${i:--1}+1))
+while [ ! -e /run/fireflyer/stop ]; do echo step $i; i=$((i+1)); sleep 1; done
+if [ "$RANK" = 0 ]; then
+  printf '{"attempt":%s,"step":%s,"digest":"sha256:%064d"}' "$FIREFLYER_ATTEMPT" $((i-1)) 7 > /run/fireflyer/ack.tmp
+  mv /run/fireflyer/ack.tmp /run/fireflyer/ack.json
+fi"#;
+
 /// Like [`RUNS_UNTIL_ASKED`], but ends well once it was resumed from a checkpoint.
 pub const ENDS_WHEN_RESUMED: &str = r#"trap '' TERM
 [ -n "$FIREFLYER_RESUME" ] && exit 0

@@ -139,7 +139,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Alone(2),
-        validation::policy_validates_all_nodes_and_disturbs_no_job
+        validation::policy_validates_all_nodes_and_a_job_goes_on
     ),
     scenario!(
         Needs::Alone(1),

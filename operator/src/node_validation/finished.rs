@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crds::fabric::NodeClass;
-use crds::node_validation::{ValidationFingerprint, ValidationVerdict};
+use crds::node_validation::{ValidationFingerprint, ValidationVerdict, WhenBusy};
 use crds::{NodeValidation, names};
 use health::{Check, DueRun, Findings, Fingerprint, Fleet, Level, Verdict};
 
@@ -22,6 +22,7 @@ pub struct Run {
     node: String,
     level: Option<Level>,
     policy: Option<String>,
+    when_busy: WhenBusy,
     created: i64,
     finished: Option<i64>,
     verdict: Option<Verdict>,
@@ -62,6 +63,7 @@ impl Run {
             node: validation.spec.node_name.clone(),
             level: levels.into_iter().find(runs_all),
             policy: labels.and_then(|labels| labels.get(names::LABEL_VALIDATION_POLICY).cloned()),
+            when_busy: validation.spec.when_busy,
             created: metadata
                 .creation_timestamp
                 .as_ref()
@@ -89,6 +91,8 @@ impl Run {
             node: self.node.clone(),
             level: self.level,
             policy: self.policy.clone(),
+            is_next: self.when_busy != WhenBusy::Wait,
+            interrupts: self.when_busy == WhenBusy::Interrupt,
             created: self.created,
             finished: self.finished,
             verdict: self.verdict,

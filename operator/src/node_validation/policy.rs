@@ -1,5 +1,5 @@
 //! Keeps NodeValidationPolicies while this replica leads: creates the runs that are due, deletes
-//! those that others took the place of, and shows what came of it. When a node is due is decided by
+//! those that others took the place of, asks for nodes that are overdue, and shows what came of it. When a node is due is decided by
 //! `health`; when a run gets its node, by `scheduler`.
 
 mod observed;
@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::node_validation::WhenBusy;
 use crds::node_validation_policy::NodeValidationPolicy;
 use crds::{NodeValidation, names};
 use daemon::CancellationToken;
@@ -22,7 +23,7 @@ use tracing::{info, warn};
 
 use crate::clock;
 use crate::cluster::{Mirrors, SharedCluster};
-use crate::fabric::FabricObservation;
+use crate::fabric::{FabricObservation, NodesSeen};
 use crate::metrics::Metrics;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::write::{self, Writer};
@@ -71,17 +72,17 @@ impl PolicyKeeper {
             }
             let seen = seen.borrow().clone();
             match seen {
-                Some(seen) => self.step(seen.held(), seen.suspects()).await,
+                Some(seen) => self.step(seen.nodes()).await,
                 None => self.metrics.quarantined.reset(),
             }
         }
     }
 
-    /// Does what is to be done now, where some nodes are held and some suspect.
-    pub async fn step(&self, held: &BTreeSet<Arc<str>>, suspects: &BTreeSet<Arc<str>>) {
+    /// Does what is to be done now.
+    pub async fn step(&self, seen: &NodesSeen) {
         // What is superseded depends on who is in quarantine by now.
-        let quarantines = self.quarantine(held, suspects).await;
-        let found = look(&self.cluster.mirrors(), held, suspects);
+        let quarantines = self.quarantine(seen).await;
+        let found = look(&self.cluster.mirrors(), seen);
         if let Some(found) = found {
             self.carry_out(found, &quarantines).await;
         }
@@ -122,6 +123,16 @@ impl PolicyKeeper {
                 }
             }
         }
+        for name in plan.interrupt.iter().take(WRITES) {
+            let patch = Patch::Merge(json!({"spec": {"whenBusy": WhenBusy::Interrupt}}));
+            let written = writer.patch::<NodeValidation>("", name, None, &patch);
+            match written.await {
+                Ok(_) => info!(run = name, "asked the job on an overdue node to leave it"),
+                Err(error) => {
+                    warn!(run = name, %error, "failed to have a validation interrupt a job, trying again");
+                }
+            }
+        }
         for name in plan.delete.iter().take(WRITES) {
             let params = DeleteParams::background().preconditions(Preconditions {
                 uid: uids.get(name).cloned(),
@@ -148,12 +159,8 @@ impl PolicyKeeper {
 }
 
 /// What is due; none before everything was listed once, or without a policy.
-fn look(
-    mirrors: &Mirrors,
-    held: &BTreeSet<Arc<str>>,
-    suspects: &BTreeSet<Arc<str>>,
-) -> Option<Look> {
-    let observed = Observed::new(mirrors, held, suspects)?;
+fn look(mirrors: &Mirrors, seen: &NodesSeen) -> Option<Look> {
+    let observed = Observed::new(mirrors, seen)?;
     if observed.policies.is_empty() {
         return None;
     }
@@ -179,6 +186,10 @@ fn look(
 
 /// The run of a policy, as it is created.
 fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
+    let when_busy = match run.is_next {
+        true => WhenBusy::Next,
+        false => WhenBusy::Wait,
+    };
     json!({
         "apiVersion": names::API_VERSION,
         "kind": JobKind::NodeValidation.as_str(),
@@ -190,6 +201,7 @@ fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
         "spec": {
             "nodeName": run.node,
             "level": run.level,
+            "whenBusy": when_busy,
             "deadlineSeconds": policy.spec.deadline_seconds,
         },
     })

@@ -4,7 +4,7 @@ use super::{File, Findings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that every crate may use, and the same thing in two crates.
-const SHARED: [(&str, &str); 9] = [
+const SHARED: [(&str, &str); 10] = [
     (
         "Verdict",
         "of ranks whose calls differ; of checks on a node",
@@ -16,6 +16,7 @@ const SHARED: [(&str, &str); 9] = [
     ("Metrics", "a program's metrics"),
     ("Numerics", "the API's twin: its text is the manual"),
     ("OnPeerLoss", "the API's twin: its text is the manual"),
+    ("WhenBusy", "the API's twin: its text is the manual"),
     ("ZonePolicy", "the API's twin: its text is the manual"),
 ];
 

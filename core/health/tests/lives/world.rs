@@ -77,7 +77,7 @@ pub(super) fn policy(world: &World, enforces: bool) -> DuePolicy {
         level: Level::Standard,
         new_nodes: true,
         suspect_nodes: true,
-        max_concurrent: 1,
+        max_idle_nodes: 1,
         interrupt_after: None,
         suspend: true,
         quarantine: enforces.then_some(QuarantineLimits {

@@ -19,7 +19,7 @@ const LIMIT: i64 = 8 * DAY;
 struct Size {
     nodes: usize,
     days: i64,
-    max_concurrent: usize,
+    max_idle_nodes: usize,
     /// Whether jobs pause once a week. Otherwise they go on to their end, and are asked.
     pauses: bool,
 }
@@ -40,7 +40,7 @@ struct Figures {
 
 /// The older policy selects nine nodes of ten, the younger all.
 fn policies(fleet: &Fleet, size: Size) -> [DuePolicy; 2] {
-    let policy = |name: &str, created, max_concurrent, nodes: &dyn Fn(usize) -> bool| DuePolicy {
+    let policy = |name: &str, created, max_idle_nodes, nodes: &dyn Fn(usize) -> bool| DuePolicy {
         name: name.to_owned(),
         created,
         uid: format!("uid of {name}"),
@@ -48,15 +48,15 @@ fn policies(fleet: &Fleet, size: Size) -> [DuePolicy; 2] {
         level: LEVEL,
         new_nodes: true,
         suspect_nodes: true,
-        max_concurrent,
+        max_idle_nodes,
         interrupt_after: (!size.pauses).then_some(7 * DAY),
         suspend: false,
         quarantine: None,
         nodes: fleet.names(nodes).collect(),
     };
     [
-        policy("weekly", 1, size.max_concurrent, &|at| at % 10 > 0),
-        policy("rest", 2, 1 + size.max_concurrent / 8, &|_| true),
+        policy("weekly", 1, size.max_idle_nodes, &|at| at % 10 > 0),
+        policy("rest", 2, 1 + size.max_idle_nodes / 8, &|_| true),
     ]
 }
 
@@ -150,7 +150,7 @@ fn run(rng: &mut Rng, size: Size) {
     let Size {
         nodes,
         days,
-        max_concurrent,
+        max_idle_nodes,
         pauses,
     } = size;
     let in_days = |seconds: i64| seconds as f64 / DAY as f64;
@@ -158,7 +158,7 @@ fn run(rng: &mut Rng, size: Size) {
     let totals = &fleet.total;
     let cost = percent(totals.validated + totals.waited);
     print(&format!(
-        "{nodes} nodes, {days} days, jobs pause: {pauses}, at most {max_concurrent} idle ones at \
+        "{nodes} nodes, {days} days, jobs pause: {pauses}, at most {max_idle_nodes} idle ones at \
          once: {} runs created, {} deleted, at most {} open, {} due and {} kept of a node; oldest \
          validation {:.2} days; {} interruptions; node-seconds: jobs {:.1} %, validations {:.3} %, \
          gangs that wait for them {:.3} %",
@@ -184,7 +184,7 @@ fn every_node_is_validated_within_eight_days_at_almost_no_cost() {
         let size = Size {
             nodes: 200,
             days: 9,
-            max_concurrent: 4,
+            max_idle_nodes: 4,
             pauses,
         };
         for_each_seed(2, |rng| run(rng, size));
@@ -198,7 +198,7 @@ fn so_it_is_in_a_month_of_a_large_fleet() {
         let size = Size {
             nodes: 1250,
             days: 30,
-            max_concurrent: 16,
+            max_idle_nodes: 16,
             pauses,
         };
         for_each_seed(1, |rng| run(rng, size));

@@ -1,6 +1,7 @@
 //! NodeValidations: real checks on a real node, and a verdict with figures.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::jobs::{RUNS_UNTIL_ASKED, TestJob};
+use crate::jobs::{COUNTS, RUNS_UNTIL_ASKED, TestJob};
 use crate::scenario::START;
 
 /// A Quick run on an idle node takes up to 20 s; ten times that is the limit.
@@ -119,11 +120,10 @@ pub async fn node_that_lost_a_gpu_is_in_quarantine_until_it_passes(context: Cont
         .await
 }
 
-pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) -> Result<()> {
+pub async fn policy_validates_all_nodes_and_a_job_goes_on(context: Context) -> Result<()> {
+    context.claim("store", "ReadWriteMany").await?;
     // It writes a line a second; a pause or a restart would show.
-    let counts =
-        "i=0; while [ ! -e /run/fireflyer/stop ]; do echo step $i; i=$((i+1)); sleep 1; done";
-    let job = TestJob::shell("counting", 2, counts);
+    let job = TestJob::shell("counting", 2, COUNTS).checkpoint("store", 300);
     context.start(&job).await?;
     let busy = [
         context.node_of("counting", 0).await?,
@@ -150,8 +150,9 @@ pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) ->
             for run in validations(context).list(&ListParams::default()).await? {
                 let status = run.status.unwrap_or_default();
                 ensure!(
-                    all || !busy.contains(&run.spec.node_name),
-                    "the node of a job is to be validated: {}",
+                    all || !busy.contains(&run.spec.node_name)
+                        || status.phase == ValidationPhase::Pending,
+                    "the node of a job is validated: {}",
                     run.spec.node_name
                 );
                 if status.phase == ValidationPhase::Finished {
@@ -177,21 +178,44 @@ pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) ->
         status.phase == Phase::Running && status.attempt == 1,
         "the policy disturbed the job: {status:?}"
     );
-    let log = context.log("counting", 1, 0).await?;
-    let steps = log.lines().filter_map(|line| line.strip_prefix("step "));
-    let steps: Vec<usize> = steps.filter_map(|step| step.parse().ok()).collect();
     ensure!(
-        steps.len() > 5 && steps.iter().copied().eq(0..steps.len()),
-        "the job's steps are not consecutive: {steps:?}"
+        steps(&context, 1).await?.start == 0,
+        "the job did not begin at step 0"
     );
-    context.delete("counting").await?;
+
+    // Its nodes are overdue: one run asks, and both nodes are validated before it goes on.
+    let waiting = validations(&context).list(&ListParams::default()).await?;
+    let mut waiting = waiting.into_iter();
+    let waiting = waiting.find(|run| run.spec.node_name == busy[0]);
+    let waiting = waiting.context("no run waits for the job")?;
+    let overdue = Patch::Merge(json!({"spec": {"whenBusy": "Interrupt"}}));
+    let name = waiting.metadata.name.unwrap_or_default();
+    validations(&context)
+        .patch(&name, &PatchParams::default(), &overdue)
+        .await?;
     context
         .eventually("all nodes are validated", QUICK, || validated(true))
         .await?;
+    let resumed = context.eventually("the job goes on", START, || async {
+        let status = context.job("counting").await?.status.unwrap_or_default();
+        let runs = status.phase == Phase::Running && status.attempt == 2;
+        Ok(runs.then_some(status))
+    });
+    let saved = resumed.await?.last_checkpoint;
+    let saved = saved.context("the job left without a checkpoint")?;
+    let again = steps(&context, 2).await?;
+    ensure!(
+        again.start == saved.step + 1,
+        "the job saved step {} and resumed at {}",
+        saved.step,
+        again.start
+    );
+    context.delete("counting").await?;
     let shown = context.eventually("the policy shows it", START, || async {
         let status = policies.get("weekly").await?.status.unwrap_or_default();
         let count = usize::try_from(status.nodes)?;
-        let rests = (count, status.due, status.running, status.failed) == (nodes.len(), 0, 0, 0);
+        let rests = (status.due, status.running, status.waiting, status.failed) == (0, 0, 0, 0)
+            && count == nodes.len();
         Ok(rests.then_some(()))
     });
     shown.await?;
@@ -200,6 +224,26 @@ pub async fn policy_validates_all_nodes_and_disturbs_no_job(context: Context) ->
         .eventually("its runs go with the policy", START, || async {
             let left = validations(&context).list(&ListParams::default()).await?;
             Ok(left.items.is_empty().then_some(()))
+        })
+        .await
+}
+
+/// The steps that an attempt of the counting job wrote, which are some and without a gap.
+async fn steps(context: &Context, attempt: u32) -> Result<Range<u64>> {
+    context
+        .eventually("the job takes steps", START, || async {
+            let log = context.log("counting", attempt, 0).await?;
+            let steps = log.lines().filter_map(|line| line.strip_prefix("step "));
+            let steps: Vec<u64> = steps.filter_map(|step| step.parse().ok()).collect();
+            let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
+                return Ok(None);
+            };
+            let found = *first..last + 1;
+            ensure!(
+                steps.iter().copied().eq(found.clone()),
+                "the job's steps are not consecutive: {steps:?}"
+            );
+            Ok((steps.len() > 5).then_some(found))
         })
         .await
 }

@@ -1,8 +1,5 @@
 //! What the mirrors hold, as `health` plans with it: policies, nodes and runs of one moment.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use crds::fabric::FabricSpec;
 use crds::node_validation_policy::{NodeValidationPolicy, QuarantineMode};
 use health::{DueNode, DuePolicy, DueRun, QuarantineLimits};
@@ -11,6 +8,7 @@ use scheduler::Ready;
 
 use super::seconds;
 use crate::cluster::Mirrors;
+use crate::fabric::NodesSeen;
 use crate::node_validation::{finished::Run, level};
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::MirroredNode;
@@ -25,11 +23,7 @@ pub(super) struct Observed {
 
 impl Observed {
     /// None before everything was listed once.
-    pub(super) fn new(
-        mirrors: &Mirrors,
-        held: &BTreeSet<Arc<str>>,
-        suspects: &BTreeSet<Arc<str>>,
-    ) -> Option<Self> {
+    pub(super) fn new(mirrors: &Mirrors, seen: &NodesSeen) -> Option<Self> {
         if !mirrors.is_synced() || !mirrors.policies.is_synced() {
             return None;
         }
@@ -38,8 +32,9 @@ impl Observed {
         let nodes = mirrors.nodes.values().map(|node| DueNode {
             name: node.name.to_string(),
             created: seconds(node.created.as_millis()),
-            idle: node.ready == Ready::True && !held.contains(node.name.as_str()),
-            suspect: suspects.contains(node.name.as_str()),
+            idle: node.ready == Ready::True && !seen.held.contains(node.name.as_str()),
+            job: seen.uses.get(node.name.as_str()).cloned(),
+            suspect: seen.suspects.contains(node.name.as_str()),
             leaf: leaf(node, fabric),
             boot: node.boot.to_string(),
             quarantine: node.quarantine.as_deref().map(str::to_owned),
@@ -94,7 +89,10 @@ fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -
         level: level(spec.level),
         new_nodes: spec.new_nodes,
         suspect_nodes: spec.suspect_nodes,
-        max_concurrent: count(spec.max_concurrent),
+        max_idle_nodes: count(spec.max_idle_nodes),
+        interrupt_after: spec
+            .interrupt_after_days
+            .map(|days| i64::from(days) * 24 * 3600),
         suspend: spec.suspend || is_going,
         quarantine: enforces.then_some(QuarantineLimits {
             percent: spec.max_quarantined_percent,

@@ -1,8 +1,7 @@
 //! Puts nodes into quarantine and lets them out: the one thing that the operator writes to a Node.
 //! Which nodes, is decided by `health`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use crds::{NodeValidation, names};
 use health::{Quarantine, QuarantinePlan, QuarantineSummary};
@@ -17,6 +16,7 @@ use super::observed::Observed;
 use super::{PolicyKeeper, WRITES};
 use crate::cluster::{key_of, version_of};
 use crate::event::{CLUSTER_NAMESPACE, Event};
+use crate::fabric::NodesSeen;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate;
 use crate::training_job::write;
@@ -35,12 +35,8 @@ enum Way {
 
 impl PolicyKeeper {
     /// Brings the taints in line with what the validations found. Gives what each policy has then.
-    pub(super) async fn quarantine(
-        &self,
-        held: &BTreeSet<Arc<str>>,
-        suspects: &BTreeSet<Arc<str>>,
-    ) -> BTreeMap<String, QuarantineSummary> {
-        let observed = Observed::new(&self.cluster.mirrors(), held, suspects);
+    pub(super) async fn quarantine(&self, seen: &NodesSeen) -> BTreeMap<String, QuarantineSummary> {
+        let observed = Observed::new(&self.cluster.mirrors(), seen);
         let Some(observed) = observed else {
             return BTreeMap::new();
         };

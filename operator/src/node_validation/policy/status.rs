@@ -28,6 +28,7 @@ pub(super) fn news(
         nodes: count(summary.nodes),
         due: count(summary.due),
         running: count(summary.running),
+        waiting: count(summary.waiting),
         failed: count(summary.failed.len()),
         failed_nodes: summary.failed.iter().take(NAMED).cloned().collect(),
         quarantined: count(quarantine.quarantined.len()),

@@ -191,7 +191,7 @@ impl State {
                         return failure(422, "Invalid");
                     }
                 } else if path == key {
-                    object["metadata"]["finalizers"] = body["metadata"]["finalizers"].clone();
+                    merge(&mut object, body);
                 } else {
                     merge(&mut object["status"], &body["status"]);
                 }

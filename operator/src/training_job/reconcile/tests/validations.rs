@@ -1,9 +1,10 @@
 //! NodeValidations in the leader's loop: a node that nobody uses is given to the validator, what it
 //! reports becomes a verdict, and the node is free again.
 
-use health::{Check, CheckResult, Fingerprint, Outcome, Report};
+use health::{Check, CheckResult, Fingerprint, NodeUse, Outcome, Report};
 
 use super::*;
+use crate::fabric::NodesSeen;
 use crate::node_validation::{self, policy::PolicyKeeper};
 
 const POD: &str = "/api/v1/namespaces/fireflyer-validation/pods/check-1-0";
@@ -220,8 +221,14 @@ async fn a_pod_that_is_killed_is_an_error_and_a_new_leader_writes_nothing_more()
 }
 
 #[tokio::test]
-async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
+async fn a_policy_validates_each_node_once_and_asks_the_job_of_an_overdue_one() {
     let api = cluster(3);
+    api.change(|state| {
+        let path = "/api/v1/nodes/n001";
+        let mut node = state.objects[path].clone();
+        node["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+        state.replace(path, node);
+    });
     let policies = "/apis/fireflyer.dev/v1alpha1/nodevalidationpolicies";
     let policy = |name: &str, created: &str, spec: Value| {
         let object = json!({
@@ -231,7 +238,8 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
         });
         api.submit(&format!("{policies}/{name}"), object);
     };
-    policy("weekly", "2026-01-02T03:04:05Z", json!({"level": "Quick"}));
+    let spec = json!({"level": "Quick", "interruptAfterDays": 14});
+    policy("weekly", "2026-01-02T03:04:05Z", spec);
     policy(
         "daily",
         "2026-01-03T03:04:05Z",
@@ -239,12 +247,23 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
     );
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let keeper = keeper(&api, &metrics);
-    let busy = [Arc::from("n001")].into();
-    let suspects = [].into();
-    let step = || async {
-        api.deliver(&keeper.cluster);
-        keeper.step(&busy, &suspects).await;
+    let seen = |since: i64| {
+        let job = "team-a/train".to_owned();
+        NodesSeen {
+            held: [Arc::from("n001")].into(),
+            uses: [(Arc::from("n001"), NodeUse { job, since })].into(),
+            ..NodesSeen::default()
+        }
     };
+    let now = k8s_openapi::jiff::Timestamp::now().as_second();
+    let step_at = |seen: NodesSeen| {
+        let (api, keeper) = (&api, &keeper);
+        async move {
+            api.deliver(&keeper.cluster);
+            keeper.step(&seen).await;
+        }
+    };
+    let step = || step_at(seen(now));
     step().await;
     step().await;
     let nodes: Vec<_> = {
@@ -263,16 +282,21 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
         assert!(runs.iter().all(|run| of_policy(&run)), "{runs:#?}");
         let mut runs = runs.into_iter().map(|run| run["spec"].clone());
         runs.by_ref()
-            .map(|spec| (spec["nodeName"].clone(), spec["level"].clone()))
+            .map(|spec| ["nodeName", "level", "whenBusy"].map(|field| spec[field].clone()))
             .collect()
     };
-    let quick = |node: &str| (json!(node), json!("Quick"));
-    assert_eq!(nodes, [quick("n000"), quick("n002")], "each idle node once");
+    let quick = |node: &str, when_busy: &str| [json!(node), json!("Quick"), json!(when_busy)];
+    let each_node_once = [
+        quick("n000", "Wait"),
+        quick("n001", "Next"),
+        quick("n002", "Wait"),
+    ];
+    assert_eq!(nodes, each_node_once);
     let status = |name: &str| api.state().objects[&format!("{policies}/{name}")]["status"].clone();
     let weekly = status("weekly");
     assert_eq!(
-        (&weekly["nodes"], &weekly["running"], &weekly["due"]),
-        (&json!(3), &json!(2), &json!(1))
+        ["nodes", "running", "waiting", "due"].map(|field| weekly[field].clone()),
+        [3, 2, 1, 0].map(|count| json!(count))
     );
     let overlapped = &status("daily")["conditions"][0];
     assert_eq!(
@@ -303,6 +327,21 @@ async fn a_policy_validates_idle_nodes_once_and_shows_what_fails() {
     let weekly = status("weekly");
     assert_eq!(weekly["failedNodes"], json!(["n000"]));
     assert_eq!(weekly["running"], json!(1));
+
+    // A job that has had the node since long ago is asked, by the run that waits.
+    step_at(seen(now - 8 * 24 * 3600)).await;
+    let asking = {
+        let state = api.state();
+        let runs = state.of("nodevalidations");
+        let asks = |run: &&&Value| run["spec"]["whenBusy"] == "Interrupt";
+        let asking = runs.iter().filter(asks);
+        let asking: Vec<_> = asking.map(|run| run["spec"]["nodeName"].clone()).collect();
+        asking
+    };
+    assert_eq!(asking, ["n001"]);
+    let writes = api.state().writes.len();
+    step_at(seen(now - 8 * 24 * 3600)).await;
+    assert_eq!(api.state().writes.len(), writes, "it is asked once");
 }
 
 /// A run of node n000 that ended so a moment ago.
@@ -344,7 +383,7 @@ async fn a_node_that_fails_is_kept_from_jobs_until_it_passes() {
     let keeper = keeper(&api, &metrics);
     let step = || async {
         api.deliver(&keeper.cluster);
-        keeper.step(&[].into(), &[].into()).await;
+        keeper.step(&NodesSeen::default()).await;
     };
     let taints = || api.state().objects[node]["spec"]["taints"].clone();
     let in_quarantine = json!([other,
