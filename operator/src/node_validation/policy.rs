@@ -1,6 +1,7 @@
 //! Keeps NodeValidationPolicies while this replica leads: creates the runs that are due, lets those
-//! that are overdue interrupt jobs, deletes those that others took the place of, and shows what came
-//! of it. When a node is due is decided by `health`; when a run gets its node, by `scheduler`.
+//! that are overdue interrupt jobs, deletes those that others took the place of, and shows what
+//! came of it. When a node is due is decided by `health`; when a run gets its node, by
+//! `scheduler`.
 
 mod observed;
 mod quarantine;
