@@ -59,6 +59,11 @@ use serde::{Deserialize, Serialize};
 #[x_kube(validation = Rule::new("self.deadlineSeconds == oldSelf.deadlineSeconds")
     .message("deadlineSeconds cannot change once the validation exists: create another NodeValidation")
     .field_path(".deadlineSeconds"))]
+#[x_kube(validation = Rule::new(
+    "has(self.claimName) == has(oldSelf.claimName) && (!has(self.claimName) || self.claimName == oldSelf.claimName)"
+)
+.message("claimName cannot change once the validation exists: create another NodeValidation")
+.field_path(".claimName"))]
 pub struct NodeValidationSpec {
     /// The node to check, as `kubectl get nodes` calls it. It needs our agent.
     #[schemars(
@@ -83,6 +88,16 @@ pub struct NodeValidationSpec {
     /// usually the same. No job is killed for it. It may change until the run has its node.
     #[serde(default)]
     pub when_busy: WhenBusy,
+    /// A PersistentVolumeClaim in the namespace `fireflyer-validation` that the check Disk writes to
+    /// and reads, besides the node's own disk: so a node is found that is slow on shared storage. A
+    /// file of at most 1 GiB, which goes with the check. A claim that is not ReadWriteMany does for
+    /// runs on one node at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
+    pub claim_name: Option<String>,
     /// Seconds that all checks together may take once the run has the node, 30 to 7200; 600 by
     /// default. Each check gets a share of them. One that does not end in time is an Error, and the
     /// others go on.

@@ -91,6 +91,14 @@ pub struct NodeValidationPolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 365))]
     pub interrupt_after_days: Option<u32>,
+    /// `claimName` of its runs: a claim in the namespace `fireflyer-validation` that the check Disk
+    /// writes to and reads. It must be ReadWriteMany.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    )]
+    pub claim_name: Option<String>,
     /// `deadlineSeconds` of its runs: seconds that all checks together may take once a run has its
     /// node, 30 to 7200; 600 by default.
     #[serde(default = "default_deadline_seconds")]
@@ -249,6 +257,7 @@ mod tests {
                 "suspectNodes": false,
                 "maxIdleNodes": 1,
                 "interruptAfterDays": 30,
+                "claimName": "shared",
                 "deadlineSeconds": 7200,
                 "quarantine": "Enforce",
                 "maxQuarantinedPercent": 10,

@@ -21,6 +21,9 @@ pub struct Args {
     /// Folder whose disk is checked.
     #[arg(long, global = true, default_value = "/scratch")]
     pub scratch: PathBuf,
+    /// Folder of a claim that is checked beside that disk.
+    #[arg(long, global = true)]
+    pub claim: Option<PathBuf>,
     /// Program that is started for each check, instead of this one.
     #[arg(long)]
     pub program: Option<PathBuf>,

@@ -35,6 +35,7 @@ fn tell(args: &Args, check: &CheckArgs) -> anyhow::Result<()> {
         memory_bytes: machine::available_bytes() / MEMORY_SHARE,
         offers: &task.offers,
         scratch: &args.scratch,
+        claim: args.claim.as_deref(),
         fault: None,
     };
     let mut lines = String::new();

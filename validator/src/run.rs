@@ -134,6 +134,9 @@ fn one(
         .arg("--scratch")
         .arg(&args.scratch)
         .args(["--budget-ms", &slot.budget.as_millis().to_string()]);
+    if let Some(claim) = &args.claim {
+        command.arg("--claim").arg(claim);
+    }
     match process::run(&mut command, slot.limit, stop) {
         Ok(said) => settle(check, &said),
         Err(error) => {

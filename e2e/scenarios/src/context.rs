@@ -272,8 +272,12 @@ impl Context {
 
     /// Makes a claim of the shared class.
     pub async fn claim(&self, name: &str, mode: &str) -> Result<()> {
-        let claims: Api<PersistentVolumeClaim> =
-            Api::namespaced(self.client.clone(), &self.namespace);
+        self.claim_in(&self.namespace, name, mode).await
+    }
+
+    /// Creates a claim in a namespace that is not the scenario's.
+    pub async fn claim_in(&self, namespace: &str, name: &str, mode: &str) -> Result<()> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let claim = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {

@@ -145,6 +145,10 @@ pub const REAL: &[Scenario] = &[
         Needs::Alone(1),
         validation::throttled_node_is_below_its_floor_and_in_quarantine
     ),
+    scenario!(
+        Needs::Alone(1),
+        validation::claim_is_measured_beside_the_disk
+    ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),
     scenario!(

@@ -56,7 +56,7 @@ pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) 
         deleting: metadata.deletion_timestamp.is_some(),
         finalizer: finalizers.iter().any(|one| one == crds::names::FINALIZER),
         observed: workload.is_observed(),
-        problem: no_agent(validation, mirrors),
+        problem: no_agent(validation, mirrors).or_else(|| no_claim(validation, mirrors)),
         dry_run: DryRun::Unknown,
         status: workload.status().unwrap_or_default(),
         seen: Timestamp::default(),
@@ -76,6 +76,17 @@ fn no_agent(validation: &NodeValidation, mirrors: &Mirrors) -> Option<Problem> {
             node.name,
             crds::names::RESOURCE_NODE
         ),
+    })
+}
+
+/// A pod whose claim is not there would hold the node until its deadline.
+fn no_claim(validation: &NodeValidation, mirrors: &Mirrors) -> Option<Problem> {
+    let name = validation.spec.claim_name.as_deref()?;
+    let namespace = crds::names::VALIDATION_NAMESPACE;
+    let is_there = mirrors.claims.get(namespace, name).is_some();
+    (!is_there).then(|| Problem {
+        reason: "ClaimUnusable",
+        message: format!("claim {name} does not exist in namespace {namespace}: create it there"),
     })
 }
 

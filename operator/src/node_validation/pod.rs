@@ -12,6 +12,8 @@ use crate::workload::owner_reference;
 const ATTEMPT_PATH: &str = "/etc/fireflyer/attempt";
 /// Where checks of the disk write.
 const SCRATCH_PATH: &str = "/scratch";
+/// Where the claim of the run is mounted.
+const CLAIM_PATH: &str = "/claim";
 /// The validator image's user: it needs no right that root has.
 const USER: u32 = 65_532;
 /// Beyond the deadline of its checks: pulling the image, writing the report.
@@ -64,6 +66,16 @@ pub fn build(
             {"name": "scratch", "emptyDir": {}},
         ],
     });
+    if let Some(claim) = &validation.spec.claim_name {
+        let container = &mut spec["containers"][0];
+        container["args"] = json!(["--claim", CLAIM_PATH]);
+        push(
+            &mut container["volumeMounts"],
+            json!({"name": "claim", "mountPath": CLAIM_PATH}),
+        );
+        let volume = json!({"name": "claim", "persistentVolumeClaim": {"claimName": claim}});
+        push(&mut spec["volumes"], volume);
+    }
     if !settings.pull_secrets.is_empty() {
         let secrets = settings
             .pull_secrets
@@ -88,4 +100,10 @@ pub fn build(
         },
         "spec": spec,
     })
+}
+
+fn push(list: &mut Value, one: Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.push(one);
+    }
 }

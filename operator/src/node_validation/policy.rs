@@ -191,7 +191,7 @@ fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
         true => WhenBusy::Next,
         false => WhenBusy::Wait,
     };
-    json!({
+    let mut object = json!({
         "apiVersion": names::API_VERSION,
         "kind": JobKind::NodeValidation.as_str(),
         "metadata": {
@@ -205,7 +205,11 @@ fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
             "whenBusy": when_busy,
             "deadlineSeconds": policy.spec.deadline_seconds,
         },
-    })
+    });
+    if let Some(claim) = &policy.spec.claim_name {
+        object["spec"]["claimName"] = json!(claim);
+    }
+    object
 }
 
 /// Seconds of a time of the planner's.

@@ -1,4 +1,4 @@
-//! Whether the disk under a folder gives back what was written, and how fast: a file of known data,
+//! Whether the disk under a folder, or the claim of the run, gives back what was written, and how fast: a file of known data,
 //! written and read in order, past the page cache where the file system can. Each sector names its
 //! place, so that one that lies elsewhere is known for what it is.
 
@@ -14,6 +14,7 @@ use rustix::fs::{Advice, OFlags, fadvise, fstatvfs};
 
 use super::{BitFlip, CheckContext, measured, wrong};
 use crate::log;
+use crate::results::failed;
 
 /// Least and most that is written.
 const LEAST_BYTES: u64 = 64 << 20;
@@ -27,11 +28,38 @@ const SECTOR_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 
 pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>> {
-    let mut scratch = Scratch::create(context.scratch)?;
+    let Some(claim) = context.claim else {
+        return folder(context, context.scratch, "");
+    };
+    let half = CheckContext {
+        budget: context.budget / 2,
+        ..*context
+    };
+    let mut results = folder(&half, half.scratch, "")?;
+    // What is wrong with the claim says nothing about the node's own disk.
+    let of_claim = folder(&half, claim, "claim ");
+    results.extend(of_claim.unwrap_or_else(|error| {
+        let error = failed(Check::Disk, format!("{error:#}"));
+        vec![CheckResult {
+            device: "claim".to_owned(),
+            ..error
+        }]
+    }));
+    Ok(results)
+}
+
+/// One folder, whose devices begin with a prefix.
+fn folder(
+    context: &CheckContext<'_>,
+    folder: &Path,
+    prefix: &str,
+) -> anyhow::Result<Vec<CheckResult>> {
+    let device = |name: &str| format!("{prefix}{name}");
+    let mut scratch = Scratch::create(folder)?;
     let space = fstatvfs(&scratch.file).context("failed to ask for free space")?;
     let free = space.f_bavail.saturating_mul(space.f_frsize) / SPACE_SHARE;
     if free < LEAST_BYTES {
-        let folder = context.scratch.display();
+        let folder = folder.display();
         bail!("failed to have space in {folder}: a quarter of what is free is {free} bytes");
     }
     let most = free.min(MOST_BYTES);
@@ -47,10 +75,10 @@ pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>
     }
     Ok(
         match scratch.read(&mut buffer, bytes, context.budget / 2)? {
-            Err(detail) => vec![wrong(Check::Disk, "read", detail)],
+            Err(detail) => vec![wrong(Check::Disk, device("read"), detail)],
             Ok((read_bytes, read)) => vec![
-                measured(Check::Disk, "write", rate(bytes, write)),
-                measured(Check::Disk, "read", rate(read_bytes, read)),
+                measured(Check::Disk, device("write"), rate(bytes, write)),
+                measured(Check::Disk, device("read"), rate(read_bytes, read)),
             ],
         },
     )
@@ -213,6 +241,24 @@ mod tests {
         assert_eq!(devices, ["write", "read"]);
         assert!(values.iter().all(|(_, rate)| *rate > 0.0), "{values:?}");
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_claim_is_measured_beside_the_disk_and_does_not_hide_it() {
+        let (disk, claim) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let of = |claim| CheckContext {
+            claim: Some(claim),
+            ..small(disk.path())
+        };
+        let devices = |context: &CheckContext<'_>| {
+            let results = run(context).unwrap();
+            let devices = results.into_iter().map(|result| result.device);
+            devices.collect::<Vec<_>>()
+        };
+        let both = ["write", "read", "claim write", "claim read"];
+        assert_eq!(devices(&of(claim.path())), both);
+        let broken = ["write", "read", "claim"];
+        assert_eq!(devices(&of(Path::new("/nowhere"))), broken);
     }
 
     #[test]

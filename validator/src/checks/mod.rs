@@ -31,6 +31,8 @@ pub(crate) struct CheckContext<'a> {
     pub(crate) offers: &'a [OfferedResource],
     /// A folder on the disk that is checked.
     pub(crate) scratch: &'a Path,
+    /// Where the claim of the run is mounted.
+    pub(crate) claim: Option<&'a Path>,
     /// For tests: something that goes wrong.
     pub(crate) fault: Option<BitFlip>,
 }
@@ -132,6 +134,7 @@ pub(crate) mod tests {
             memory_bytes: 3 << 20,
             offers: &[],
             scratch,
+            claim: None,
             fault: None,
         }
     }

@@ -10,7 +10,7 @@ use crds::node_validation::{
 };
 use crds::training_job::Phase;
 use crds::{Fabric, NodeValidation, NodeValidationPolicy, names};
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -291,6 +291,39 @@ pub async fn throttled_node_is_below_its_floor_and_in_quarantine(context: Contex
         .patch(names::FABRIC, &params, &with_floors(json!([])))
         .await?;
     forget(&context, &["fast", "slow", "repaired"]).await
+}
+
+pub async fn claim_is_measured_beside_the_disk(context: Context) -> Result<()> {
+    let node = context.cluster.nodes().next().context("no node")?;
+    let object = json!({
+        "apiVersion": names::API_VERSION,
+        "kind": "NodeValidation",
+        "metadata": {"name": "storage"},
+        "spec": {"nodeName": node.name(), "checks": ["Disk"], "claimName": "measured"},
+    });
+    let object: NodeValidation = serde_json::from_value(object)?;
+    validations(&context)
+        .create(&PostParams::default(), &object)
+        .await?;
+    waits(&context, "storage", "ClaimUnusable").await?;
+    let namespace = names::VALIDATION_NAMESPACE;
+    context
+        .claim_in(namespace, "measured", "ReadWriteMany")
+        .await?;
+    let status = verdict(&context, "storage").await?;
+    let devices = status.results.iter().map(|one| one.device.as_deref());
+    let devices: Vec<_> = devices.map(Option::unwrap_or_default).collect();
+    ensure!(
+        status.verdict == Some(ValidationVerdict::Pass)
+            && devices == ["write", "read", "claim write", "claim read"],
+        "the disk and the claim: {status:?}"
+    );
+    validations(&context)
+        .delete("storage", &DeleteParams::default())
+        .await?;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), namespace);
+    claims.delete("measured", &DeleteParams::default()).await?;
+    Ok(())
 }
 
 /// A policy that keeps nodes that fail from jobs, and creates no runs.

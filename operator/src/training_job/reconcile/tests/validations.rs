@@ -479,7 +479,7 @@ async fn nodes_are_counted_by_the_verdict_of_their_newest_validation() {
 }
 
 #[tokio::test]
-async fn a_node_without_an_agent_or_that_there_is_not_is_said_with_what_to_do() {
+async fn what_a_validation_lacks_is_said_with_what_to_do() {
     let api = cluster(1);
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare"},
@@ -488,10 +488,17 @@ async fn a_node_without_an_agent_or_that_there_is_not_is_said_with_what_to_do() 
     api.submit("/api/v1/nodes/bare", node);
     ask(&api, "one", "bare");
     ask(&api, "two", "n999");
+    ask(&api, "three", "n000");
+    api.change(|state| {
+        let mut run = state.objects[&validation("three")].clone();
+        run["spec"]["claimName"] = json!("shared");
+        state.replace(&validation("three"), run);
+    });
     let leader = lead(&api);
     for (name, reason, text) in [
         ("one", "NoAgent", "the node agent"),
         ("two", "NodeUnknown", "another nodeName"),
+        ("three", "ClaimUnusable", "create it there"),
     ] {
         until(&api, &leader, reason, |state| {
             status(state, name)["reason"] == reason
