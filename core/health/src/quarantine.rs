@@ -206,7 +206,7 @@ impl<'a> History<'a> {
                 && findings.boot == self.node.boot
                 && places.is_subset(&findings.passed)
         };
-        !places.is_empty() && self.runs.iter().any(|run| passes(run))
+        !places.is_empty() && self.runs.iter().any(passes)
     }
 
     fn quarantine(&self, run: &str) -> Quarantine {

@@ -168,7 +168,7 @@ fn a_node_comes_out_by_a_later_run_on_the_present_boot_that_passes_what_failed()
     };
     let unknown = DueNode {
         boot: String::new(),
-        ..node.clone()
+        ..node
     };
     for node in [restarted, unknown] {
         assert!(!ends(&node, &[bad.clone(), good.clone()]));
