@@ -45,6 +45,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- dict "pools" $pools | toJson -}}
 {{- end -}}
 
+{{- /* Refuses an install or upgrade where a kind of the Prometheus operator is missing. `helm template` and `helm lint` do
+       not ask a cluster: there `lookup` finds nothing, and everything is rendered. */ -}}
+{{- define "fireflyer.monitoring" -}}
+{{- if not (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind)) }}
+{{- if lookup "v1" "Namespace" "" "kube-system" }}
+{{- fail (printf "%s needs the Prometheus operator, and the cluster does not have its kind %s: install its CRDs first, or set %s to false" .value .kind .value) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "fireflyer.pullSecrets" -}}
 {{- with .Values.images.pullSecrets }}
 imagePullSecrets:
