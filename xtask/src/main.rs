@@ -8,6 +8,7 @@
     reason = "a command line tool speaks to a terminal"
 )]
 
+mod alerts;
 mod args;
 mod bench;
 mod cargo;
