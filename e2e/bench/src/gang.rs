@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::case::{Case, Load, Way};
 use crate::conductor::Rank;
-use crate::machine::{self, Usage};
 use crate::process::{Folder, Process};
+use cluster::processors::{self, ProcessorUse};
 
 /// How long a gang may take to leave.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -35,8 +35,8 @@ pub(crate) struct Figures {
     pub(crate) p99: Duration,
     pub(crate) rounds: usize,
     /// Processor seconds of a call, of all ranks and of all sidecars.
-    pub(crate) ranks: machine::Seconds,
-    pub(crate) sidecars: machine::Seconds,
+    pub(crate) ranks: processors::Seconds,
+    pub(crate) sidecars: processors::Seconds,
     /// The share of all processors that went to others meanwhile.
     pub(crate) others: f64,
     /// Whether the machine became quiet before.
@@ -82,15 +82,15 @@ impl Gang {
         for _ in 0..WARM_UP {
             self.round(case.load)?;
         }
-        let quiet = machine::wait_until_quiet(gate);
+        let quiet = processors::wait_until_quiet(gate);
         self.round(case.load)?;
         let ranks: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.process).collect();
         let everybody = &ranks | &self.sidecars;
         let (used, served) = (
-            machine::processor_seconds(&ranks),
-            machine::processor_seconds(&self.sidecars),
+            processors::processor_seconds(&ranks),
+            processors::processor_seconds(&self.sidecars),
         );
-        let before = Usage::now(&everybody);
+        let before = ProcessorUse::now(&everybody);
         let start = Instant::now();
         let (mut rounds, mut single) = (Vec::new(), Vec::new());
         while !enough(rounds.len(), start.elapsed()) {
@@ -100,12 +100,12 @@ impl Gang {
         }
         let others = before.others_since(&everybody);
         let done = (rounds.len() * calls(case.load)) as f64;
-        let since = |then: machine::Seconds, now: machine::Seconds| machine::Seconds {
+        let since = |then: processors::Seconds, now: processors::Seconds| processors::Seconds {
             user: (now.user - then.user) / done,
             system: (now.system - then.system) / done,
         };
-        let ranks = since(used, machine::processor_seconds(&ranks));
-        let sidecars = since(served, machine::processor_seconds(&self.sidecars));
+        let ranks = since(used, processors::processor_seconds(&ranks));
+        let sidecars = since(served, processors::processor_seconds(&self.sidecars));
         self.release()?;
         rounds.sort_unstable();
         single.sort_unstable();
@@ -148,10 +148,10 @@ impl Gang {
 
     /// The share of a core that a sidecar uses while nobody calls: the mean of them.
     pub(crate) fn idling(&self, time: Duration) -> f64 {
-        let before = machine::processor_seconds(&self.sidecars).total();
+        let before = processors::processor_seconds(&self.sidecars).total();
         let start = Instant::now();
         thread::sleep(time);
-        let used = machine::processor_seconds(&self.sidecars).total() - before;
+        let used = processors::processor_seconds(&self.sidecars).total() - before;
         used / start.elapsed().as_secs_f64() / self.sidecars.len().max(1) as f64
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::machine::{self, Usage};
 use crate::network::{CONGESTION_CONTROL, Network};
 use crate::programs;
+use cluster::processors::{self, ProcessorUse};
 
 /// A limit, by the name that the table and the bars use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,9 +55,9 @@ impl Limits {
             [near, far, ..] => (near, far),
             _ => anyhow::bail!("the wire needs two nodes"),
         };
-        let quiet = machine::wait_until_quiet(gate);
+        let quiet = processors::wait_until_quiet(gate);
         let nobody = BTreeSet::new();
-        let before = Usage::now(&nobody);
+        let before = ProcessorUse::now(&nobody);
         let mut listener = None;
         let output = match limit {
             Limit::Memcpy(threads) => Command::new(&self.program)

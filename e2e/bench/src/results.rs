@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::case::{Case, Contender};
 use crate::gang::Figures;
 use crate::limits::Limit;
-use crate::machine::NOISY;
+use cluster::processors::NOISY;
 
 /// A limit in one round.
 #[derive(Clone, Copy, Debug)]

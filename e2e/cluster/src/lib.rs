@@ -38,6 +38,7 @@ pub mod paths;
 mod pki;
 pub mod prerequisites;
 mod process;
+pub mod processors;
 mod progress;
 mod state;
 mod status;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::case::{STABLE_LOADS, STABLE_SHAPE, TCP_STABLE};
 use crate::gang::Figures;
-use crate::machine::Seconds;
+use cluster::processors::Seconds;
 
 fn figures(milliseconds: u64) -> Figures {
     let time = Duration::from_millis(milliseconds);
