@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use health::Fingerprint;
@@ -78,6 +81,39 @@ pub(crate) fn on_each<T: Send>(
         });
         ends.collect()
     })
+}
+
+/// Rounds that some threads do at the same time.
+pub(crate) struct Rounds {
+    together: Barrier,
+    are_over: AtomicBool,
+}
+
+impl Rounds {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            together: Barrier::new(threads),
+            are_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits for all threads, and says whether there is another round: one thread decides for all.
+    pub(crate) fn have_another(&self, are_over: impl FnOnce() -> bool) -> bool {
+        if self.together.wait().is_leader() {
+            self.are_over.store(are_over(), Ordering::Relaxed);
+        }
+        self.together.wait();
+        !self.are_over.load(Ordering::Relaxed)
+    }
+}
+
+/// How long the best round took, of what each thread took for each. A round takes as long as its
+/// slowest thread.
+pub(crate) fn best_round(times: &[Vec<Duration>]) -> Duration {
+    let rounds = times.iter().map(Vec::len).min().unwrap_or_default();
+    let longest = |round: usize| times.iter().map(|times| times[round]).max();
+    let best = (0..rounds).filter_map(longest).min();
+    best.unwrap_or_default().max(Duration::from_nanos(1))
 }
 
 /// The NUMA nodes that have some of the cores; one with all of them where the kernel names none.

@@ -3,7 +3,6 @@
 //! tells an input that changed in memory from a core that added wrongly.
 
 use std::path::Path;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,10 +12,9 @@ use collective::machine::DEFAULT_CHUNK_BYTES;
 use collective::{DType, ReduceOp, Scale};
 use health::{Check, CheckResult};
 
-use super::memory_pattern::random;
-use super::{BitFlip, CheckContext, measured, wrong};
+use super::{BitFlip, CheckContext, measured, random, wrong};
 use crate::log;
-use crate::machine::{self, NumaNode, SYSTEM};
+use crate::machine::{self, NumaNode, Rounds, SYSTEM, best_round};
 
 /// Inputs: one for each of a node's GPUs.
 const RANKS: usize = 8;
@@ -74,24 +72,17 @@ fn all_reduce(
     if length == 0 {
         bail!("failed to have memory for the sums: {bytes} bytes for each of {RANKS} inputs");
     }
-    let together = Barrier::new(cores);
-    let (is_over, is_wrong) = (AtomicBool::new(false), AtomicBool::new(false));
+    let rounds = Rounds::new(cores);
+    let is_wrong = AtomicBool::new(false);
     let times = machine::on_each(&node.cores, |core| {
         let place = node.cores.iter().position(|&other| other == core);
         // Whoever touches memory first gets it from its own node.
         let mut share = Share::new(place.unwrap_or_default() * length, length);
         let (mut times, mut wrong) = (Vec::new(), None);
-        while times.len() < MAX_ROUNDS {
-            // One decides for all, while all others wait.
-            if together.wait().is_leader() {
-                let is_late = times.len() >= LEAST_ROUNDS && started.elapsed() >= budget;
-                let ends = is_late || is_wrong.load(Ordering::Relaxed);
-                is_over.store(ends, Ordering::Relaxed);
-            }
-            together.wait();
-            if is_over.load(Ordering::Relaxed) {
-                break;
-            }
+        while rounds.have_another(|| {
+            let is_late = times.len() >= LEAST_ROUNDS && started.elapsed() >= budget;
+            is_late || times.len() == MAX_ROUNDS || is_wrong.load(Ordering::Relaxed)
+        }) {
             let since = Instant::now();
             share.sum();
             times.push(since.elapsed());
@@ -105,9 +96,7 @@ fn all_reduce(
     })?;
     let times: Result<Vec<_>, _> = times.into_iter().collect();
     Ok(times.map(|times| {
-        let longest = |round: usize| times.iter().map(|times| times[round]).max();
-        let best = (0..times[0].len()).filter_map(longest).min();
-        let nanos = best.unwrap_or_default().as_nanos().max(1);
+        let nanos = best_round(&times).as_nanos();
         (RANKS * length * cores) as f64 / nanos as f64
     }))
 }

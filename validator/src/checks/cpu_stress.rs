@@ -9,8 +9,7 @@ use collective::kernels::{Isa, Kernels, Store};
 use collective::{DType, Factor, ReduceOp, Scale};
 use health::{Check, CheckResult, median};
 
-use super::memory_pattern::random;
-use super::{BitFlip, CheckContext, measured, wrong};
+use super::{BitFlip, CheckContext, measured, random, wrong};
 use crate::{log, machine};
 
 /// Most cores that are named as wrong: one is enough for a verdict.

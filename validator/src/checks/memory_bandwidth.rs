@@ -1,27 +1,28 @@
 //! How fast the memory of each NUMA node is read and written by its own cores: the triad of
 //! STREAM, best window of a few as STREAM reports its best round. A lost memory channel shows here.
 
-use std::hint::black_box;
 use std::path::Path;
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use collective::kernels::{self, Store};
+use collective::{DType, Factor, ReduceOp, Scale};
 use health::{Check, CheckResult};
 
 use super::{CheckContext, measured};
 use crate::log;
-use crate::machine::{self, NumaNode, SYSTEM};
+use crate::machine::{self, NumaNode, Rounds, SYSTEM, best_round};
 
 /// An array is so many times larger than the caches, as STREAM asks for.
 const CACHES: u64 = 4;
 /// Two arrays are read, one is written. That its lines are read first is not counted, as in STREAM.
 const ARRAYS: u64 = 3;
-const WORD_BYTES: u64 = 8;
-/// Windows of which the best counts.
-const WINDOWS: u32 = 5;
+const ELEMENT_BYTES: usize = 4;
 /// Less for each core is all loop and no memory.
-const LEAST_WORDS: u64 = 1 << 12;
+const LEAST_BYTES: usize = 32 << 10;
+/// The first round is not the only one, nor are there more than anybody needs.
+const LEAST_ROUNDS: usize = 2;
+const MAX_ROUNDS: usize = 10_000;
 
 pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>> {
     let system = Path::new(SYSTEM);
@@ -37,7 +38,7 @@ pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>
                 "arrays of {mib} MiB instead of {wanted}: memory is short"
             ));
         }
-        let value = triad(node, array_bytes / WORD_BYTES, each)?;
+        let value = triad(node, array_bytes, each)?;
         results.push(measured(
             Check::MemoryBandwidth,
             format!("numa {}", node.index),
@@ -47,44 +48,45 @@ pub(super) fn run(context: &CheckContext<'_>) -> anyhow::Result<Vec<CheckResult>
     Ok(results)
 }
 
-/// GB/s in the best window.
-fn triad(node: &NumaNode, words: u64, budget: Duration) -> anyhow::Result<f64> {
-    let of_core = words / node.cores.len() as u64;
-    if of_core < LEAST_WORDS {
-        bail!("failed to have memory for the triad: {words} words for all cores");
+/// GB/s of all cores in the best round. A round takes as long as its slowest core.
+fn triad(node: &NumaNode, bytes: u64, budget: Duration) -> anyhow::Result<f64> {
+    let cores = node.cores.len();
+    let length = usize::try_from(bytes)? / cores / ELEMENT_BYTES * ELEMENT_BYTES;
+    if length < LEAST_BYTES {
+        bail!("failed to have memory for the triad: {bytes} bytes for all cores");
     }
-    let length = usize::try_from(of_core)?;
-    let bytes = (of_core * ARRAYS * WORD_BYTES) as f64;
-    let together = Barrier::new(node.cores.len());
-    let rates = machine::on_each(&node.cores, |_| {
+    let rounds = Rounds::new(cores);
+    let started = Instant::now();
+    let times = machine::on_each(&node.cores, |_| {
         // Whoever touches memory first gets it from its own node.
-        let (one, two) = (vec![1.0; length], vec![2.0; length]);
-        let mut sum = vec![0.5; length];
-        let window = |_| {
-            together.wait();
-            let started = Instant::now();
-            let mut rounds = 0.0;
-            loop {
-                add(&mut sum, &one, &two, black_box(3.0));
-                rounds += 1.0;
-                let elapsed = started.elapsed();
-                if elapsed >= budget / WINDOWS {
-                    return rounds * bytes / elapsed.as_nanos() as f64;
-                }
-            }
-        };
-        (0..WINDOWS).map(window).collect::<Vec<f64>>()
+        let (one, two) = (array(length, 1.0), array(length, 2.0));
+        let mut sum = array(length, 0.5);
+        let mut times = Vec::new();
+        while rounds.have_another(|| {
+            times.len() == MAX_ROUNDS || times.len() >= LEAST_ROUNDS && started.elapsed() >= budget
+        }) {
+            let since = Instant::now();
+            add(&mut sum, &two, &one);
+            times.push(since.elapsed());
+        }
+        times
     })?;
-    let windows = (0..WINDOWS as usize).map(|window| rates.iter().map(|rate| rate[window]).sum());
-    Ok(windows.fold(0.0, f64::max))
+    Ok((ARRAYS as usize * length * cores) as f64 / best_round(&times).as_nanos() as f64)
 }
 
-#[inline(never)]
-fn add(sum: &mut [f64], one: &[f64], two: &[f64], factor: f64) {
-    for ((sum, one), two) in sum.iter_mut().zip(one).zip(two) {
-        *sum = one + factor * two;
-    }
-    black_box(sum);
+/// Memory that holds a number over and over.
+fn array(length: usize, number: f32) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    bytes.as_chunks_mut().0.fill(number.to_ne_bytes());
+    bytes
+}
+
+/// `sum = 3 * two + one`, by the kernels of the sidecar: they write past the caches where the processor can.
+fn add(sum: &mut [u8], two: &[u8], one: &[u8]) {
+    let (first, by) = (1, Factor::new(3.0));
+    let scale = Scale::Multiply { first, by };
+    let (dtype, op) = (DType::F32, ReduceOp::Sum);
+    kernels::reduce(dtype, op, sum, &[two, one], scale, Store::Streaming);
 }
 
 #[cfg(test)]
