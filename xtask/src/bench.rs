@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what the hot parts cost here, as ratios to a limit measured in the same run.
 
 mod hfreduce;
+mod validation;
 
 use std::process::ExitCode;
 
@@ -20,13 +21,14 @@ pub(crate) const VERB: Verb = Verb {
 const USAGE: &str = "
 Usage: cargo xtask bench [SUITE]
 
-Suites (default: all but the last two):
+Suites (default: all but the last three):
   kernels    reduce kernels of each instruction set, against memcpy
   loopback   all-reduce between sidecars in one process, against memcpy
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
   rendezvous what a gang of 1,250 and of 4,096 nodes costs the operator, in memory and time, against the limits
   losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, and what crosses the border
              of two zones, against the limits
+  validation the validator's figures against those of plain C programs, in pairs that take turns
   calls      what a call of a collective costs the trainer's thread, in microseconds (root, for the trainer's root)
   hfreduce   all-reduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
 
@@ -37,7 +39,14 @@ wheels. One that cannot be installed is reported as `not run`. Options of `hfred
   --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `ddp`
                    for training steps, `waiting` for what waiting costs
   --gate SECONDS   longest wait for a quiet machine before each measurement (20)
-  --json FILE      everything, each round by itself";
+  --json FILE      everything, each round by itself
+
+`validation` needs a C compiler, else it says `not run`. It leaves out pairs during which others used the machine, if it gets
+enough others. Where there are several NUMA nodes, start it on the cores of the first, with `taskset`. Its options:
+  --rounds N       quiet pairs of each check (5); at most twice as many are tried
+  --check NAME     one check alone, as `MemoryBandwidth`
+  --gate SECONDS   longest wait for a quiet machine before each measurement (20)
+  --scratch FOLDER folder whose disk is measured (the bench's cache)";
 
 struct Suite {
     name: &'static str,
@@ -122,6 +131,9 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let wanted = args.positional();
     if wanted.as_deref() == Some("hfreduce") {
         return hfreduce::run(args);
+    }
+    if wanted.as_deref() == Some("validation") {
+        return validation::run(args);
     }
     args.finish()?;
     if wanted.as_deref() == Some("calls") {

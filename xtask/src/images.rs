@@ -172,9 +172,9 @@ pub(crate) fn programs() -> anyhow::Result<PathBuf> {
     binaries::build(&packages.into_iter().collect::<Vec<_>>())
 }
 
-/// Builds the sidecar alone, as it is in its image, for who measures it and needs no other program.
-pub(crate) fn sidecar() -> anyhow::Result<PathBuf> {
-    Ok(binaries::build(&["hfreduce-sidecar"])?.join("hfreduce-sidecar"))
+/// Builds one program alone, as it is in its image, for who measures it and needs no other.
+pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
+    Ok(binaries::build(&[name])?.join(name))
 }
 
 /// Makes an archive and prints what became of it, how long it took and what it weighs.

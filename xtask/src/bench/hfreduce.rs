@@ -28,7 +28,9 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
         ));
     }
     let mut bench = child::command(build()?);
-    bench.arg("--sidecar").arg(images::sidecar()?);
+    bench
+        .arg("--sidecar")
+        .arg(images::program("hfreduce-sidecar")?);
     bench.args(args.rest());
     // Who cannot be prepared is left out, with the reason.
     let Some(needs) = needs(&bench)? else {
