@@ -285,6 +285,30 @@ mod tests {
     }
 
     #[test]
+    fn all_threads_do_the_same_rounds_and_the_slowest_counts() {
+        let rounds = Rounds::new(3);
+        let counts: Vec<u32> = thread::scope(|scope| {
+            let work = |limit: u32| {
+                let rounds = &rounds;
+                move || {
+                    let mut count = 0;
+                    while rounds.have_another(|| count >= limit) {
+                        count += 1;
+                    }
+                    count
+                }
+            };
+            // Whoever decides, has its own limit.
+            let threads = [3, 4, 5].map(|limit| scope.spawn(work(limit)));
+            threads.map(|thread| thread.join().unwrap()).to_vec()
+        });
+        assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+        assert!((3..=5).contains(&counts[0]), "{counts:?}");
+        let times = [[5, 2, 4], [1, 6, 4]].map(|times| times.map(Duration::from_millis).to_vec());
+        assert_eq!(best_round(&times), Duration::from_millis(4));
+    }
+
+    #[test]
     fn this_machine_has_cores_memory_and_a_name() {
         assert!(available_bytes() > 0);
         assert!(!fingerprint().kernel.is_empty());

@@ -240,8 +240,8 @@ impl<'l, 'a> Market<'l, 'a> {
         found.map_err(|waiting| Waiting { no_zone, ..waiting })
     }
 
-    /// Takes all of these vacant nodes for a job that is pinned to them, or none: then it says which
-    /// is kept for another.
+    /// Takes all of these vacant nodes for a job that is pinned to them, or none: then it says
+    /// which is kept for another.
     fn take_all(&mut self, nodes: &[&'a Node]) -> Result<(), usize> {
         let mut taken = Vec::new();
         for (at, node) in nodes.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! How fast the memory of each NUMA node is read and written by its own cores: the triad of
-//! STREAM, best window of a few as STREAM reports its best round. A lost memory channel shows here.
+//! STREAM, of which the best round counts, as in STREAM. A lost memory channel shows here.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use crate::machine::{self, NumaNode, Rounds, SYSTEM, best_round};
 
 /// An array is so many times larger than the caches, as STREAM asks for.
 const CACHES: u64 = 4;
-/// Two arrays are read, one is written. That its lines are read first is not counted, as in STREAM.
+/// Two arrays are read, one is written. Where stores cannot go past the caches, lines are read before
+/// they are written, which is not counted, as in STREAM.
 const ARRAYS: u64 = 3;
 const ELEMENT_BYTES: usize = 4;
 /// Less for each core is all loop and no memory.
