@@ -88,10 +88,10 @@ pub struct NodeValidationSpec {
     /// usually the same. No job is killed for it. It may change until the run has its node.
     #[serde(default)]
     pub when_busy: WhenBusy,
-    /// A PersistentVolumeClaim in the namespace `fireflyer-validation` that the check Disk writes to
-    /// and reads, besides the node's own disk: so a node is found that is slow on shared storage.
-    /// It is a file of at most 1 GiB, which goes with the check. A claim that is not ReadWriteMany
-    /// does for runs on one node at a time.
+    /// A PersistentVolumeClaim in the namespace `fireflyer-validation` that the check Disk writes
+    /// to and reads, besides the node's own disk: so a node is found that is slow on shared
+    /// storage. It is a file of at most 1 GiB, which goes with the check. A claim that is not
+    /// ReadWriteMany does for runs on one node at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 253),

@@ -53,7 +53,7 @@ pub(crate) fn assign<'a>(
             // The nodes stay taken in this plan: nobody behind it in the queue gets them.
             Ok(_its_turn) => {}
             Err(waiting) => {
-                if pin::waits_for_partner(&waiting.reason) {
+                if pin::waits_for_partner(waiting.reason) {
                     wake.at(ledger.now() + pin::PARTNER_PATIENCE);
                 }
                 market.reserve(planner.job, &waiting);
