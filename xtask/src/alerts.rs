@@ -275,7 +275,7 @@ mod tests {
         let refused = |text: &str| alerts(text).unwrap_err().to_string();
         let row = "- name: A\n  expr: x\n  severity: s\n  summary: S\n  action: D\n";
         assert!(refused(row).contains("a field is missing"));
-        assert!(refused("- nam: A\n").contains("there is no field nam"));
+        assert!(refused("- title: A\n").contains("there is no field title"));
         assert!(refused("- name: A\n  name: B\n").contains("twice"));
         for value in ["a: b", "a # b", "`a`", "{a}", "'it's'", "a | b", "a:"] {
             let said = refused(&format!("- name: A\n  expr: {value}\n"));
