@@ -34,6 +34,7 @@ const EARLY_ONE_IN: i64 = 8;
 /// Seconds that a job has its nodes before it is asked to leave them: so it is asked once a week at
 /// most, and a node that was not old when the job got it is not much older than a week then.
 const LEAST_USE: i64 = 7 * 24 * 3600;
+
 /// A policy. All times here are in seconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuePolicy {

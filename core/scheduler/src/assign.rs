@@ -20,15 +20,6 @@ use crate::promise;
 use crate::queue;
 use crate::snapshot::{DryRun, Job, JobKey, Node, ZonePolicy};
 
-/// Where a node that a pinned job takes was.
-#[derive(Clone, Copy, Debug)]
-enum TakenFrom {
-    /// No other work may go there.
-    Nobody,
-    Distrusted,
-    Free,
-}
-
 /// Places every draft that wants nodes, as far as they go. Returns the jobs whose first pod is to
 /// be tried by a dry run, in the order of the queue.
 pub(crate) fn assign<'a>(
@@ -53,9 +44,6 @@ pub(crate) fn assign<'a>(
             // The nodes stay taken in this plan: nobody behind it in the queue gets them.
             Ok(_its_turn) => {}
             Err(waiting) => {
-                if pin::waits_for_partner(waiting.reason) {
-                    wake.at(ledger.now() + pin::PARTNER_PATIENCE);
-                }
                 market.reserve(planner.job, &waiting);
                 planner.wait(waiting);
             }
@@ -192,8 +180,8 @@ impl<'l, 'a> Market<'l, 'a> {
         if let Some(waiting) = excluded(job, self.ledger, capacity) {
             return Err(waiting);
         }
-        if let Some(pin) = &job.pin {
-            return pin::place(pin, self.ledger, |nodes| self.take_all(nodes));
+        if let Some(node) = &job.pin {
+            return pin::place(node, self.ledger, |node| self.take(node));
         }
         let needed = job.nodes as usize;
         let wish = format!(
@@ -240,54 +228,29 @@ impl<'l, 'a> Market<'l, 'a> {
         found.map_err(|waiting| Waiting { no_zone, ..waiting })
     }
 
-    /// Takes all of these vacant nodes for a job that is pinned to them, or none: then it says
-    /// which is kept for another.
-    fn take_all(&mut self, nodes: &[&'a Node]) -> Result<(), usize> {
-        let mut taken = Vec::new();
-        for (at, node) in nodes.iter().enumerate() {
-            let Some(from) = self.take(node) else {
-                for (node, from) in taken {
-                    self.give_back(node, from);
-                }
-                return Err(at);
-            };
-            taken.push((*node, from));
-        }
-        Ok(())
-    }
-
-    /// Takes a vacant node, unless it is kept for another.
-    fn take(&mut self, node: &'a Node) -> Option<TakenFrom> {
+    /// Takes a vacant node for a job that is pinned to it, unless it is kept for another.
+    fn take(&mut self, node: &'a Node) -> bool {
         let is_it = |other: &&Node| other.name == node.name;
         let mut reserved = self.reserved.values();
         let promised = reserved.any(|reserved| reserved.nodes.iter().any(is_it));
         if promised || self.pinned.contains(&node.name) {
-            return None;
+            return false;
         }
         let pool = self.free.entry(&node.class).or_default();
         let suspects = self.distrusted.entry(&node.class).or_default();
         // One that no other work may go to is nobody's to keep.
-        let from = if !self.ledger.is_healthy(node) {
-            TakenFrom::Nobody
+        let taken = if !self.ledger.is_healthy(node) {
+            true
         } else if let Some(at) = suspects.iter().position(is_it) {
             suspects.swap_remove(at);
-            TakenFrom::Distrusted
-        } else if pool.is_open(&node.zone) && pool.remove(node) {
-            TakenFrom::Free
+            true
         } else {
-            return None;
+            pool.is_open(&node.zone) && pool.remove(node)
         };
-        self.pinned.insert(&node.name);
-        Some(from)
-    }
-
-    fn give_back(&mut self, node: &'a Node, from: TakenFrom) {
-        self.pinned.remove(&node.name);
-        match from {
-            TakenFrom::Nobody => {}
-            TakenFrom::Distrusted => self.distrusted.entry(&node.class).or_default().push(node),
-            TakenFrom::Free => self.free.entry(&node.class).or_default().add(node),
+        if taken {
+            self.pinned.insert(&node.name);
         }
+        taken
     }
 
     /// Chooses nodes for a job: those that it was promised, else the best of these and what is

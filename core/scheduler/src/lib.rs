@@ -37,7 +37,7 @@ pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
     Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, JobKind, Node,
-    Pin, Pod, PodState, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
+    Pod, PodState, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, CommittedMembers, Condition, ConditionKind, Failure, JobPhase, JobStatus,

@@ -2,17 +2,16 @@
 //! is measured from here. The clocks of the API server and of kubelets give an order and inform
 //! people; they may be minutes off. Holds no more than the last snapshot did.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use topology::NodeName;
 
 use crate::node::{Ready, Wish};
-use crate::pin::{self, PARTNER_PATIENCE};
 use crate::policy::Policy;
-use crate::snapshot::{Attempt, Job, JobKey, Node, Pod, PodState, Snapshot, WhenBusy};
-use crate::status::{ConditionKind, JobPhase};
+use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot, WhenBusy};
+use crate::status::JobPhase;
 use crate::time::Timestamp;
 
 /// When a planner first saw what its last snapshot shows. Starts empty: a new leader is patient
@@ -38,8 +37,6 @@ struct JobSight {
     phase: JobPhase,
     attempt: u32,
     since: Timestamp,
-    /// Since when it waits for its partner and nothing else.
-    alone: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +64,6 @@ impl Sights {
         let began = *self.began.get_or_insert(now);
         snapshot.heartbeats_known_at = began + policy.listen_grace;
         wish_for_pinned(snapshot);
-        leave_partners(snapshot);
         let nodes = std::mem::take(&mut self.nodes);
         for node in &mut snapshot.nodes {
             self.node(node, nodes.get(&node.name), now);
@@ -107,16 +103,11 @@ impl Sights {
             false => job.seen.min(now),
         };
         job.seen = same.map_or(first, |old| old.since);
-        let alone = waits_for_partner(job).then(|| same.and_then(|old| old.alone).unwrap_or(now));
         let sight = JobSight {
             phase,
             attempt,
             since: job.seen,
-            alone,
         };
-        if alone.is_some_and(|since| now >= since + PARTNER_PATIENCE) {
-            leave_partner(job);
-        }
         self.jobs.insert(job.key.clone(), sight);
     }
 
@@ -195,36 +186,6 @@ fn step(pod: &Pod) -> Step {
         | PodState::Failed(_)
         | PodState::Refused(_) => Step::Ended,
     }
-}
-
-/// Whoever has got its node goes on without the partner that it did not get.
-fn leave_partners(snapshot: &mut Snapshot) {
-    let alone = |attempt: &&Attempt| attempt.nodes.len() == 1;
-    let alone = snapshot.attempts.iter().filter(alone);
-    let alone: BTreeSet<_> = alone.map(|attempt| &attempt.job).collect();
-    for job in &mut snapshot.jobs {
-        if alone.contains(&job.key) {
-            leave_partner(job);
-        }
-    }
-}
-
-fn leave_partner(job: &mut Job) {
-    if job
-        .pin
-        .as_mut()
-        .and_then(|pin| pin.partner.take())
-        .is_some()
-    {
-        job.nodes = 1;
-    }
-}
-
-/// Whether a job could run, were it not for its partner.
-fn waits_for_partner(job: &Job) -> bool {
-    let assigned = job.status.conditions.get(&ConditionKind::Assigned);
-    let reason = assigned.filter(|condition| !condition.holds);
-    reason.is_some_and(|condition| pin::waits_for_partner(&condition.reason))
 }
 
 /// Whoever trains on a node that a pinned job interrupts is to leave it.

@@ -188,23 +188,6 @@ pub enum DryRun {
     Refused(String),
 }
 
-/// The nodes on which a job runs, and no others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pin {
-    /// The node that is validated: rank 0.
-    pub node: NodeName,
-    /// Another, to measure the network between them: rank 1. The job gets both at once. When the
-    /// partner has not been free for a while it goes without ([`crate::Sights`]).
-    pub partner: Option<NodeName>,
-}
-
-impl Pin {
-    /// By rank.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
-        [&self.node].into_iter().chain(&self.partner)
-    }
-}
-
 /// What happens while others use the node of a pinned job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenBusy {
@@ -227,9 +210,10 @@ pub struct Job {
     pub created: Timestamp,
     /// Whole nodes it needs; at least 1.
     pub nodes: u32,
-    /// Where it runs, to validate that node: as soon as nobody holds it, whatever its class, and
-    /// also if no other work may go there. It is tried once. None for a job that trains.
-    pub pin: Option<Pin>,
+    /// The one node on which it runs, to validate it: as soon as nobody holds that node, whatever
+    /// its class, and also if no other work may go there. It is tried once. None for a job that
+    /// trains.
+    pub pin: Option<NodeName>,
     /// Of a pinned job: what happens while others use its node.
     pub when_busy: WhenBusy,
     /// Class of its nodes, the default already filled in.
@@ -272,7 +256,7 @@ impl Job {
         let can_start = self.problem.is_none() && self.dry_run == DryRun::Accepted;
         let waits = can_start && !holds && !self.deleting;
         match self.when_busy {
-            WhenBusy::Next | WhenBusy::Interrupt if waits => self.pin.as_ref().map(|pin| &pin.node),
+            WhenBusy::Next | WhenBusy::Interrupt if waits => self.pin.as_ref(),
             WhenBusy::Wait | WhenBusy::Next | WhenBusy::Interrupt => None,
         }
     }

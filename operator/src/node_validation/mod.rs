@@ -17,7 +17,7 @@ use crds::NodeValidation;
 use crds::fabric::{FabricSpec, NodeClass};
 use crds::node_validation::{NodeValidationStatus, ValidationLevel, WhenBusy};
 use health::{Check, Floors, Level};
-use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Pin, Problem, Timestamp};
+use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Problem, Timestamp};
 use topology::OnPeerLoss;
 
 use crate::cluster::Mirrors;
@@ -39,10 +39,7 @@ pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) 
         key: workload.key()?,
         created: translate::created(metadata),
         nodes: 1,
-        pin: Some(Pin {
-            node: validation.spec.node_name.as_str().into(),
-            partner: None,
-        }),
+        pin: Some(validation.spec.node_name.as_str().into()),
         when_busy: match validation.spec.when_busy {
             WhenBusy::Wait => scheduler::WhenBusy::Wait,
             WhenBusy::Next => scheduler::WhenBusy::Next,

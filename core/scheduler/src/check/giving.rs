@@ -58,7 +58,7 @@ impl<'a> Facts<'a> {
     pub(super) fn is_sound(&self, node: &Node, job: &Job) -> bool {
         match &job.pin {
             None => self.states.is_usable(&node.name) && node.class == job.class,
-            Some(pin) => pin.nodes().any(|one| *one == node.name) && self.is_there(node),
+            Some(pin) => *pin == node.name && self.is_there(node),
         }
     }
 

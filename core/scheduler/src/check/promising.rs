@@ -109,22 +109,23 @@ impl<'a> Facts<'a> {
     pub(super) fn keeps_promises(&mut self, job: &'a Job, attempt: &'a NewAttempt) -> Outcome {
         let usable_of =
             |class: &Class, node: &Node| self.states.is_usable(&node.name) && node.class == *class;
-        let mut used: BTreeMap<(&Class, &Zone), usize> = BTreeMap::new();
+        let pinned = job.pin.as_ref().and_then(|pin| self.nodes.get(pin));
+        let class = pinned.map_or(&job.class, |node| &node.class);
+        // What no other work may go to is promised to nobody.
+        let takes_nothing = pinned.is_some_and(|node| !usable_of(class, node));
+        let mut used: BTreeMap<&Zone, usize> = BTreeMap::new();
         for place in &attempt.nodes {
             let owners = self.promises.named.get(&place.node);
             let own = owners.is_some_and(|owners| owners.contains(&job.key));
             ensure(own || owners.is_none(), PROMISE_KEPT, || {
                 format!("node {} is promised to another job", place.node)
             })?;
-            let class = match (&job.pin, self.nodes.get(&place.node)) {
-                // What no other work may go to is promised to nobody.
-                (Some(_), Some(node)) if !self.states.is_usable(&node.name) => continue,
-                (Some(_), Some(node)) => &node.class,
-                (Some(_) | None, _) => &job.class,
-            };
-            *used.entry((class, &place.zone)).or_default() += usize::from(!own);
+            *used.entry(&place.zone).or_default() += usize::from(!own);
         }
-        for ((class, zone), used) in used {
+        if takes_nothing {
+            return Ok(());
+        }
+        for (zone, used) in used {
             let own = self.promises.more.get_mut(&(&job.key, zone));
             let taken = own.map_or(0, |own| {
                 let taken = used.min(*own);

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, ConditionKind, EndCause, Exit, Job, JobKey, JobKind, JobPhase, Pin, PodState, Policy,
-    Ready, Sights, Snapshot, WhenBusy, Wish,
+    Action, ConditionKind, EndCause, Exit, Job, JobKey, JobKind, JobPhase, PodState, Policy, Ready,
+    Sights, Snapshot, WhenBusy, Wish,
 };
 use sim::{Rng, explore, print_count};
 
@@ -23,27 +23,12 @@ fn validation(name: &str, node: &str) -> Job {
             namespace: "fireflyer-validation".into(),
             ..key(name)
         },
-        pin: Some(Pin {
-            node: node.into(),
-            partner: None,
-        }),
+        pin: Some(node.into()),
         class: "".into(),
         procs_per_node: None,
         max_restarts: 0,
         grace: Duration::from_secs(5),
         ..job(name, 1)
-    }
-}
-
-/// One of two nodes.
-fn pair(name: &str, node: &str, partner: &str) -> Job {
-    Job {
-        nodes: 2,
-        pin: Some(Pin {
-            node: node.into(),
-            partner: Some(partner.into()),
-        }),
-        ..validation(name, node)
     }
 }
 
@@ -192,62 +177,6 @@ fn one_that_interrupts_asks_the_job_which_comes_back_to_its_nodes() {
 }
 
 #[test]
-fn a_pair_gets_both_nodes_or_none_and_keeps_none() {
-    let snapshot = queue("a:2", vec![pair("check", "a-001", "a-000")]);
-    assert_eq!(placed(&decide(&snapshot, at(0))), ["check: a-001 a-000"]);
-
-    let mut snapshot = running(2);
-    snapshot.nodes.truncate(3);
-    snapshot.jobs.push(pair("check", "a-002", "a-001"));
-    let plan = decide(&snapshot, at(50));
-    assert!(placed(&plan).is_empty());
-    assert_eq!(reason(&plan, "check").0, "PartnerInUse");
-    // Another that is behind it gets the node which it cannot use alone.
-    snapshot.jobs.push(validation("other", "a-002"));
-    assert_eq!(placed(&decide(&snapshot, at(50))), ["other: a-002"]);
-
-    // A partner that is kept for another keeps nobody from the node either.
-    let jobs = vec![
-        validation("a", "a-000"),
-        pair("b", "a-001", "a-000"),
-        validation("c", "a-001"),
-    ];
-    let plan = decide(&queue("a:2", jobs), at(0));
-    assert_eq!(placed(&plan), ["a: a-000", "c: a-001"]);
-    assert_eq!(reason(&plan, "b").0, "PartnerReserved");
-}
-
-#[test]
-fn one_whose_partner_is_not_free_for_ten_minutes_runs_without() {
-    let mut snapshot = running(2);
-    snapshot.jobs.push(pair("check", "a-002", "a-001"));
-    let mut sights = Sights::default();
-    let asked = snapshot.jobs.clone();
-    let mut look = |snapshot: &mut Snapshot, seconds| {
-        for (job, asked) in snapshot.jobs.iter_mut().zip(&asked) {
-            (job.nodes, job.pin) = (asked.nodes, asked.pin.clone());
-        }
-        sights.fill_in(snapshot, &Policy::default(), at(seconds));
-        let plan = decide(snapshot, at(seconds));
-        apply(snapshot, &plan, at(seconds));
-        plan
-    };
-    assert_eq!(reason(&look(&mut snapshot, 50), "check").0, "PartnerInUse");
-    let plan = look(&mut snapshot, 51);
-    assert!(placed(&plan).is_empty());
-    let wakes = plan.wake_at.expect("it looks again");
-    assert!(wakes <= at(651), "{wakes:?}");
-    assert!(placed(&look(&mut snapshot, 650)).is_empty());
-    assert_eq!(placed(&look(&mut snapshot, 651)), ["check: a-002"]);
-    // It has one node now, and that is no fault.
-    look(&mut snapshot, 652);
-    let pods = snapshot.pods.iter();
-    let pods = pods.filter(|pod| &*pod.job.name == "check");
-    assert_eq!(pods.count(), 1);
-    assert_ne!(snapshot.jobs[1].status.phase, JobPhase::Failed);
-}
-
-#[test]
 fn two_of_one_node_run_one_after_the_other() {
     let both = vec![validation("one", "a-000"), validation("two", "a-000")];
     let plan = decide(&queue("a:2", both), at(0));
@@ -360,14 +289,9 @@ fn no_node_stays_reserved() {
             world.after(rng.range(0..60), create);
         }
         for index in 0..rng.range(1..6) {
-            let (name, node, partner) = (format!("check-{index}"), some_node(rng), some_node(rng));
-            let one = match node != partner && rng.chance(1, 2) {
-                true => pair(&name, &node, &partner),
-                false => validation(&name, &node),
-            };
             let one = Job {
                 when_busy: *rng.pick(&[WhenBusy::Wait, WhenBusy::Next, WhenBusy::Interrupt]),
-                ..one
+                ..validation(&format!("check-{index}"), &some_node(rng))
             };
             let key = one.key.clone();
             let mut program = Program::trains(rng.range(2..60));
