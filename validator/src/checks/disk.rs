@@ -1,6 +1,6 @@
-//! Whether the disk under a folder, or the claim of the run, gives back what was written, and how fast: a file of known data,
-//! written and read in order, past the page cache where the file system can. Each sector names its
-//! place, so that one that lies elsewhere is known for what it is.
+//! Whether the disk under a folder, or the claim of the run, gives back what was written, and how
+//! fast: a file of known data, written and read in order, past the page cache where the file system
+//! can. Each sector names its place, so that one that lies elsewhere is known for what it is.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};

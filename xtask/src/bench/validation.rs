@@ -81,6 +81,7 @@ const TASK: &str = r#"{"version": 1, "validation": "bench", "uid": "bench", "nod
 const LEAST: Duration = Duration::from_secs(2);
 /// How many pairs are tried at most for each that has to be quiet.
 const TRIES: usize = 2;
+
 pub(super) fn run(mut args: Args) -> Result<ExitCode> {
     let rounds: usize = args.parsed("--rounds")?.unwrap_or(5);
     let gate = Duration::from_secs(args.parsed("--gate")?.unwrap_or(20));
