@@ -63,11 +63,13 @@ pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) 
     })
 }
 
-/// Without our agent a node does not offer itself, and no pod can ask for it.
+/// Without our agent a node does not offer itself, and no pod can ask for it. Where the kubelet has
+/// just started it offers none of it, nor of anything else: what it lacks then says nothing.
 fn no_agent(validation: &NodeValidation, mirrors: &Mirrors) -> Option<Problem> {
     let node = mirrors.nodes.get("", &validation.spec.node_name)?;
     let mut offers = node.offers.iter();
-    let offers_itself = offers.any(|offer| offer.resource == crds::names::RESOURCE_NODE);
+    let offers_itself =
+        offers.any(|offer| offer.resource == crds::names::RESOURCE_NODE && offer.milli > 0);
     (!offers_itself).then(|| Problem {
         reason: "NoAgent",
         message: format!(

@@ -486,7 +486,15 @@ async fn what_a_validation_lacks_is_said_with_what_to_do() {
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     });
     api.submit("/api/v1/nodes/bare", node);
+    // The kubelet started anew, and the agent has not registered yet.
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "back"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"fireflyer.dev/node": "0", "nvidia.com/gpu": "0"}},
+    });
+    api.submit("/api/v1/nodes/back", node);
     ask(&api, "one", "bare");
+    ask(&api, "back", "back");
     ask(&api, "two", "n999");
     ask(&api, "three", "n000");
     api.change(|state| {
@@ -497,6 +505,7 @@ async fn what_a_validation_lacks_is_said_with_what_to_do() {
     let leader = lead(&api);
     for (name, reason, text) in [
         ("one", "NoAgent", "the node agent"),
+        ("back", "NoAgent", "the node agent"),
         ("two", "NodeUnknown", "another nodeName"),
         ("three", "ClaimUnusable", "create it there"),
     ] {
