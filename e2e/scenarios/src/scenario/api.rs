@@ -157,11 +157,11 @@ pub async fn operator_changes_one_taint_of_a_node_only(context: Context) -> Resu
             Some("and nothing else"),
         ),
         (
-            json!({"metadata": {"labels": {"fireflyer.dev/tried": "yes"}}}).to_string(),
+            json!({"metadata": {"labels": {"fireflyer.dev/operator-tried": "yes"}}}).to_string(),
             Some("and nothing else"),
         ),
         (
-            json!({"metadata": {"finalizers": ["fireflyer.dev/tried"]}}).to_string(),
+            json!({"metadata": {"finalizers": ["fireflyer.dev/operator-tried"]}}).to_string(),
             Some("and nothing else"),
         ),
         (json!({"spec": {"taints": null}}).to_string(), None),
