@@ -61,7 +61,8 @@ pub struct Round<I, H> {
 }
 
 impl<I: PeerIdentity, H: Header> Round<I, H> {
-    pub(super) fn new(
+    /// Makes links in this epoch. Without an [`Acceptor`](super::Acceptor) only to higher members: nobody reaches it.
+    pub fn new(
         credentials: Credentials<I>,
         negotiator: Arc<Negotiator>,
         epoch: u64,
