@@ -147,6 +147,9 @@ impl<'a> JobPlanner<'a> {
         };
         self.actions.push(Action::CreateAttempt(attempt));
         self.actions.extend(self.create_key(number));
+        if self.job.hold.is_some() {
+            return;
+        }
         for (rank, node) in pods {
             self.actions.push(Action::CreatePod {
                 attempt: number,
@@ -223,6 +226,12 @@ impl<'a> JobPlanner<'a> {
             self.warn(reason, message.to_owned());
         }
         self.set(Running, false, reason, message);
+    }
+
+    /// Has its nodes, and its pods are not to be created yet.
+    pub(crate) fn held(&mut self) {
+        let message = "Waiting for what its pods need to know";
+        self.set(Running, false, "Held", message);
     }
 
     pub(crate) fn up(&mut self) {

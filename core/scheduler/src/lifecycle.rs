@@ -206,9 +206,21 @@ impl<'a> JobPlanner<'a> {
             GangState::Blocked(problem) => self.joining(problem.reason, &problem.message),
             GangState::Joining if self.status.phase == JobPhase::Running => {}
             GangState::Joining => self.joining("Joining", "Waiting for the gang to join"),
+            GangState::Incomplete(_) if self.is_held(wake) => self.held(),
             GangState::Incomplete(ranks) => self.complete(attempt, ranks, ledger),
             GangState::Up => self.up(),
         }
+    }
+
+    /// Whether its pods are not to be created yet.
+    fn is_held(&self, wake: &mut Wake) -> bool {
+        let since = self.status.newest.as_ref().map(|newest| newest.since);
+        let until = since.zip(self.job.hold).map(|(since, hold)| since + hold);
+        let until = until.filter(|until| self.now < *until);
+        if let Some(until) = until {
+            wake.at(until);
+        }
+        until.is_some()
     }
 
     /// Creates the pods that are missing, if their nodes can still take them.

@@ -241,6 +241,9 @@ pub struct Job {
     /// Why it can get no pods, whatever nodes are free. It holds none as long as this is set,
     /// unless all its pods exist.
     pub problem: Option<Problem>,
+    /// How long after it got its nodes its pods are not created yet: they need to know something
+    /// that is not known. None: they are created at once.
+    pub hold: Option<Duration>,
     /// What a dry run of its first pod has shown.
     pub dry_run: DryRun,
     /// What was recorded about it.

@@ -178,9 +178,10 @@ impl<'a> Facts<'a> {
         ensure(fresh, GANG_WHOLE, || format!("rank {rank} twice"))
     }
 
-    /// A job that gets pods gets all of them.
+    /// A job that gets pods gets all of them. One that is held back gets them later.
     pub(super) fn gang_is_whole(&self, replay: &Replay<'a>) -> Outcome {
-        if replay.created.is_none() && replay.ranks.is_empty() {
+        let needs_none = replay.created.is_none() || replay.job.hold.is_some();
+        if needs_none && replay.ranks.is_empty() {
             return Ok(());
         }
         let attempt = replay.status.attempt;

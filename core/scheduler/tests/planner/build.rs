@@ -70,6 +70,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         finalizer: false,
         observed: true,
         problem: None,
+        hold: None,
         dry_run: DryRun::Accepted,
         status: JobStatus::default(),
         seen: at(0),

@@ -177,6 +177,30 @@ fn one_that_interrupts_asks_the_job_which_comes_back_to_its_nodes() {
 }
 
 #[test]
+fn one_that_is_held_has_its_node_and_gets_its_pod_when_that_is_over() {
+    let mut held = validation("check", "a-000");
+    held.hold = Some(Duration::from_secs(120));
+    let mut snapshot = queue("a:1", vec![held, validation("other", "a-000")]);
+    let plan = decide(&snapshot, at(0));
+    assert_eq!(placed(&plan), ["check: a-000"]);
+    apply(&mut snapshot, &plan, at(0));
+    let plan = decide(&snapshot, at(1));
+    assert!(plan.wake_at.is_some_and(|wake| wake <= at(120)));
+    let said = &recorded(&plan, "check").conditions[&ConditionKind::Running];
+    assert_eq!(said.reason, "Held");
+    assert_eq!(reason(&plan, "other").0, "NodeInUse");
+    apply(&mut snapshot, &plan, at(1));
+    assert!(snapshot.pods.is_empty());
+    // By its time, or because what it waited for is known.
+    let mut known = snapshot.clone();
+    known.jobs[0].hold = None;
+    for (mut snapshot, now) in [(snapshot, 120), (known, 5)] {
+        step(&mut snapshot, at(now));
+        assert_eq!(snapshot.pods.len(), 1);
+    }
+}
+
+#[test]
 fn two_of_one_node_run_one_after_the_other() {
     let both = vec![validation("one", "a-000"), validation("two", "a-000")];
     let plan = decide(&queue("a:2", both), at(0));
@@ -291,6 +315,9 @@ fn no_node_stays_reserved() {
         for index in 0..rng.range(1..6) {
             let one = Job {
                 when_busy: *rng.pick(&[WhenBusy::Wait, WhenBusy::Next, WhenBusy::Interrupt]),
+                hold: rng
+                    .chance(1, 3)
+                    .then(|| Duration::from_secs(rng.range(1..120))),
                 ..validation(&format!("check-{index}"), &some_node(rng))
             };
             let key = one.key.clone();
