@@ -15,6 +15,11 @@ pub const LIMIT_BYTES: usize = 64 << 10;
 pub const VERSION: u32 = 1;
 /// How long a run may take: a day is enough for anything.
 pub const DEADLINE_SECONDS: RangeInclusive<u32> = 1..=86_400;
+/// Port at which a validator waits for that of its partner node.
+pub const PORT: u16 = 9410;
+/// How long two nodes that are to measure the network between them wait for each other: the node
+/// whose run got it first is idle meanwhile.
+pub const PARTNER_SECONDS: u32 = 120;
 /// Most checks of a run.
 pub const MAX_CHECKS: usize = 32;
 /// Most screens of a check: one for each device that it can report.

@@ -64,6 +64,16 @@ use serde::{Deserialize, Serialize};
 )
 .message("claimName cannot change once the validation exists: create another NodeValidation")
 .field_path(".claimName"))]
+#[x_kube(validation = Rule::new(
+    "has(self.partnerNodeName) == has(oldSelf.partnerNodeName) && (!has(self.partnerNodeName) || self.partnerNodeName == oldSelf.partnerNodeName)"
+)
+.message("partnerNodeName cannot change once the validation exists: create another NodeValidation")
+.field_path(".partnerNodeName"))]
+#[x_kube(validation = Rule::new(
+    "!has(self.partnerNodeName) || self.partnerNodeName != self.nodeName"
+)
+.message("partnerNodeName must be another node than nodeName: between a node and itself there is no network")
+.field_path(".partnerNodeName"))]
 pub struct NodeValidationSpec {
     /// The node to check, as `kubectl get nodes` calls it. It needs our agent.
     #[schemars(
@@ -73,7 +83,7 @@ pub struct NodeValidationSpec {
     pub node_name: String,
     /// How thorough the run is. `Quick` (the default): Offer, CpuFrequency, CpuStress and
     /// LockedMemory. `Standard`: also MemoryBandwidth, MemoryPattern, AllReduce, Disk and Gpu.
-    /// `Full`: the same so far. Of no effect where `checks` is set.
+    /// `Full`: also Network, which needs `partnerNodeName`. Of no effect where `checks` is set.
     #[serde(default)]
     pub level: ValidationLevel,
     /// The checks to run instead of the level's, 1 to 16, each once.
@@ -98,6 +108,17 @@ pub struct NodeValidationSpec {
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     )]
     pub claim_name: Option<String>,
+    /// The node with which the check Network measures the network. A run of that node must exist
+    /// that names this one, and both nodes must be of one class and zone. The two runs measure
+    /// together, and each reports what it sent and received. Whoever has its node first waits for
+    /// the other for two minutes; then Network is Skipped. Policies with the level `Full` pair
+    /// nodes by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    pub partner_node_name: Option<String>,
     /// Seconds that all checks together may take once the run has the node, 30 to 7200; 600 by
     /// default. Each check gets a share of them. One that does not end in time is an Error, and the
     /// others go on.
@@ -126,7 +147,7 @@ pub enum ValidationLevel {
     Quick,
     /// Minutes: also MemoryBandwidth, MemoryPattern, AllReduce, Disk and Gpu.
     Standard,
-    /// Everything there is.
+    /// Everything: also Network, which needs another node.
     Full,
 }
 
@@ -181,11 +202,14 @@ pub enum ValidationCheck {
     LockedMemory,
     /// Whether the GPUs work. Skipped so far.
     Gpu,
+    /// How fast data goes to a partner node and comes from it, and whether it arrives as it was
+    /// sent. Skipped without a partner.
+    Network,
 }
 
 impl ValidationCheck {
     /// All checks, in the order in which they run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Offer,
         Self::CpuFrequency,
         Self::CpuStress,
@@ -195,6 +219,7 @@ impl ValidationCheck {
         Self::Disk,
         Self::LockedMemory,
         Self::Gpu,
+        Self::Network,
     ];
 
     /// The API's word for it.
@@ -209,6 +234,7 @@ impl ValidationCheck {
             Self::Disk => "Disk",
             Self::LockedMemory => "LockedMemory",
             Self::Gpu => "Gpu",
+            Self::Network => "Network",
         }
     }
 }

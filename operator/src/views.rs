@@ -121,6 +121,9 @@ pub struct PodStatusView {
     pub reason: Option<String>,
     /// The same for people.
     pub message: Option<String>,
+    /// Its address in the network of pods.
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<String>,
     /// Init containers, native sidecars among them.
     #[serde(default)]
     pub init_container_statuses: Vec<ContainerStatusView>,

@@ -1,12 +1,14 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use contract::validation::PORT;
 use health::Check;
 
 /// Checks the node that it runs on, and writes a report.
 #[derive(Clone, Debug, clap::Parser)]
-#[command(version, args_conflicts_with_subcommands = false)]
+#[command(version)]
 pub struct Args {
     /// What to check, as the operator wrote it.
     #[arg(
@@ -24,6 +26,19 @@ pub struct Args {
     /// Folder of a claim that is checked beside that disk.
     #[arg(long, global = true)]
     pub claim: Option<PathBuf>,
+    /// Address of this node at which the validator of the partner node dials it for the check
+    /// Network. With neither this nor a partner that check is skipped.
+    #[arg(long, global = true, value_name = "IP", conflicts_with = "partner")]
+    pub listen: Option<IpAddr>,
+    /// Address of the partner node's validator, which listens.
+    #[arg(long, global = true, value_name = "IP", requires = "partner_run")]
+    pub partner: Option<IpAddr>,
+    /// Uid of the partner's run.
+    #[arg(long, global = true, value_name = "UID")]
+    pub partner_run: Option<String>,
+    /// Port of whoever listens.
+    #[arg(long, global = true, default_value_t = PORT)]
+    pub port: u16,
     /// Program that is started for each check, instead of this one.
     #[arg(long)]
     pub program: Option<PathBuf>,
@@ -47,4 +62,7 @@ pub struct CheckArgs {
     /// Time for its measurements, in milliseconds.
     #[arg(long, default_value_t = 5_000)]
     pub budget_ms: u64,
+    /// Time that it may wait for the partner node besides, in milliseconds.
+    #[arg(long, default_value_t = 0)]
+    pub wait_ms: u64,
 }

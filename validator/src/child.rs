@@ -1,14 +1,17 @@
 //! What a child does: one check, whose results go to standard output as lines of JSON.
 
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use contract::validation::ValidationTask;
 use health::CheckResult;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::args::{Args, CheckArgs};
+use crate::checks::network::{Pair, Role};
 use crate::checks::{CheckContext, results};
 use crate::{log, machine, run};
 
@@ -33,6 +36,7 @@ fn tell(args: &Args, check: &CheckArgs) -> anyhow::Result<()> {
     let context = CheckContext {
         budget: Duration::from_millis(check.budget_ms),
         memory_bytes: machine::available_bytes() / MEMORY_SHARE,
+        pair: pair(args, check, &task),
         offers: &task.offers,
         scratch: &args.scratch,
         claim: args.claim.as_deref(),
@@ -46,6 +50,20 @@ fn tell(args: &Args, check: &CheckArgs) -> anyhow::Result<()> {
     io::stdout()
         .write_all(lines.as_bytes())
         .context("failed to write the results")
+}
+
+/// Who dials whom; none if there is no partner.
+fn pair<'a>(args: &'a Args, check: &CheckArgs, task: &'a ValidationTask) -> Option<Pair<'a>> {
+    let (role, ip, uid) = match (args.listen, args.partner, &args.partner_run) {
+        (None, Some(ip), Some(uid)) => (Role::Dial as fn(_) -> _, ip, uid),
+        (Some(ip), _, _) => (Role::Listen as fn(_) -> _, ip, &task.uid),
+        (None, _, _) => return None,
+    };
+    Some(Pair {
+        uid,
+        role: role(SocketAddr::new(ip, args.port)),
+        patience: Duration::from_millis(check.wait_ms),
+    })
 }
 
 fn line(result: &CheckResult) -> anyhow::Result<String> {

@@ -98,7 +98,9 @@ fn results(
         let again = || {
             let needed = started.elapsed() + slot.limit + later;
             let possible = needed < share(deadline) && !stop.load(Ordering::Relaxed);
-            possible.then(once)
+            // Who dials measures again for both.
+            let serves = check == Check::Network && args.listen.is_some();
+            (possible && !serves).then(once)
         };
         let of_check = screened(once(), &asked.screens, again);
         of_check.iter().for_each(say);
@@ -136,6 +138,17 @@ fn one(
         .args(["--budget-ms", &slot.budget.as_millis().to_string()]);
     if let Some(claim) = &args.claim {
         command.arg("--claim").arg(claim);
+    }
+    command.args(["--wait-ms", &slot.wait.as_millis().to_string()]);
+    command.args(["--port", &args.port.to_string()]);
+    if let Some(listen) = args.listen {
+        command.args(["--listen", &listen.to_string()]);
+    }
+    if let Some(partner) = args.partner {
+        command.args(["--partner", &partner.to_string()]);
+    }
+    if let Some(run) = &args.partner_run {
+        command.args(["--partner-run", run]);
     }
     match process::run(&mut command, slot.limit, stop) {
         Ok(said) => settle(check, &said),

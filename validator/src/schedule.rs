@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use contract::validation::PARTNER_SECONDS;
 use health::{Check, Level};
 
 /// Part of the task's deadline that the checks may use, in percent. The rest is for the pod's start
@@ -17,6 +18,8 @@ const START: Duration = Duration::from_secs(2);
 pub(crate) struct TimeSlot {
     /// For its measurements.
     pub(crate) budget: Duration,
+    /// For the partner node, before it can measure.
+    pub(crate) wait: Duration,
     /// Until it is given up.
     pub(crate) limit: Duration,
 }
@@ -27,10 +30,11 @@ pub(crate) fn slots(asked: &[Check], deadline: Duration) -> Vec<TimeSlot> {
     let level = asked.iter().map(|check| check.level()).max();
     let wanted: Vec<_> = asked
         .iter()
-        .map(|&check| budget(check, level.unwrap_or(Level::Quick)))
-        .map(|budget| TimeSlot {
+        .map(|&check| (budget(check, level.unwrap_or(Level::Quick)), wait(check)))
+        .map(|(budget, wait)| TimeSlot {
             budget,
-            limit: budget * PATIENCE + START,
+            wait,
+            limit: budget * PATIENCE + START + wait,
         })
         .collect();
     let total: Duration = wanted.iter().map(|slot| slot.limit).sum();
@@ -43,6 +47,7 @@ pub(crate) fn slots(asked: &[Check], deadline: Duration) -> Vec<TimeSlot> {
         .into_iter()
         .map(|slot| TimeSlot {
             budget: slot.budget.mul_f64(scale),
+            wait: slot.wait.mul_f64(scale),
             limit: slot.limit.mul_f64(scale),
         })
         .collect()
@@ -66,7 +71,17 @@ fn budget(check: Check, level: Level) -> Duration {
         Check::MemoryBandwidth => 16_000,
         Check::MemoryPattern => 30_000,
         Check::AllReduce => 8_000,
-        Check::Disk => 16_000,
+        Check::Disk | Check::Network => 16_000,
+    })
+}
+
+/// How long a check waits for another node at most.
+fn wait(check: Check) -> Duration {
+    let needs_partner = check == Check::Network;
+    Duration::from_secs(if needs_partner {
+        PARTNER_SECONDS.into()
+    } else {
+        0
     })
 }
 

@@ -28,6 +28,8 @@ pub enum Check {
     LockedMemory,
     /// The GPUs.
     Gpu,
+    /// How fast data goes to a partner node and comes from it, compared with what was sent.
+    Network,
 }
 
 /// How thorough a run is. A level runs the checks of those below it, too.
@@ -37,7 +39,7 @@ pub enum Level {
     Quick,
     /// Minutes.
     Standard,
-    /// With other nodes. The same as `Standard` until there is a check of that kind.
+    /// With another node, too.
     Full,
 }
 
@@ -45,13 +47,13 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "failed to find a check named {0:?}: there are Offer, CpuFrequency, CpuStress, \
-         MemoryBandwidth, MemoryPattern, AllReduce, Disk, LockedMemory and Gpu"
+         MemoryBandwidth, MemoryPattern, AllReduce, Disk, LockedMemory, Gpu and Network"
 )]
 pub struct UnknownCheck(String);
 
 impl Check {
     /// All checks.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Offer,
         Self::CpuFrequency,
         Self::CpuStress,
@@ -61,6 +63,7 @@ impl Check {
         Self::Disk,
         Self::LockedMemory,
         Self::Gpu,
+        Self::Network,
     ];
 
     /// The word in the API.
@@ -76,6 +79,7 @@ impl Check {
             Self::Disk => "Disk",
             Self::LockedMemory => "LockedMemory",
             Self::Gpu => "Gpu",
+            Self::Network => "Network",
         }
     }
 
@@ -86,6 +90,7 @@ impl Check {
             Self::Offer | Self::CpuFrequency | Self::CpuStress | Self::LockedMemory => Level::Quick,
             Self::MemoryBandwidth | Self::MemoryPattern => Level::Standard,
             Self::AllReduce | Self::Disk | Self::Gpu => Level::Standard,
+            Self::Network => Level::Full,
         }
     }
 
@@ -96,7 +101,8 @@ impl Check {
             Self::Offer => "",
             Self::CpuFrequency => "GHz",
             Self::CpuStress => "% of the median core",
-            Self::MemoryBandwidth | Self::AllReduce | Self::Disk | Self::Gpu => "GB/s",
+            Self::MemoryBandwidth | Self::AllReduce | Self::Disk => "GB/s",
+            Self::Gpu | Self::Network => "GB/s",
             Self::MemoryPattern | Self::LockedMemory => "GiB",
         }
     }
@@ -108,8 +114,14 @@ impl Check {
         match self {
             Self::Offer | Self::MemoryPattern | Self::LockedMemory => false,
             Self::CpuFrequency | Self::CpuStress | Self::MemoryBandwidth => true,
-            Self::AllReduce | Self::Disk | Self::Gpu => true,
+            Self::AllReduce | Self::Disk | Self::Gpu | Self::Network => true,
         }
+    }
+
+    /// Whether it measures what two nodes share, so that a bad result may be due to either.
+    #[must_use]
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Network)
     }
 
     /// What a person does about a failure.
@@ -150,6 +162,10 @@ impl Check {
                 "look at dmesg for Xid lines and at the link's width and speed (lspci -vv), \
                  reseat or replace the GPU, then validate again"
             }
+            Self::Network => {
+                "check the link's rate and cable (ethtool, ibstat) and the switch port, then \
+                 validate with another partner"
+            }
         }
     }
 
@@ -181,6 +197,11 @@ impl FromStr for Check {
 }
 
 impl Level {
+    /// Whether it runs a check that needs another node.
+    pub fn needs_partner(self) -> bool {
+        self.checks().any(Check::is_shared)
+    }
+
     /// What it runs.
     pub fn checks(self) -> impl Iterator<Item = Check> {
         let runs = move |check: &Check| check.level() <= self;
@@ -210,7 +231,9 @@ mod tests {
         use Check::{CpuFrequency, CpuStress, LockedMemory, Offer};
         let quick: Vec<_> = Level::Quick.checks().collect();
         assert_eq!(quick, [Offer, CpuFrequency, CpuStress, LockedMemory]);
-        assert!(Level::Standard.checks().eq(Check::ALL));
+        let with_others = |check: &Check| *check == Check::Network;
+        let alone = Check::ALL.into_iter().filter(|check| !with_others(check));
+        assert!(Level::Standard.checks().eq(alone));
         assert!(Level::Full.checks().eq(Check::ALL));
     }
 }

@@ -6,15 +6,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Level;
+use crate::links::LinkResult;
 use crate::quarantine::{Findings, QuarantineLimits};
 use crate::verdict::Verdict;
 
 mod kept;
 mod name;
+mod pairs;
 
 pub use kept::MOST_KEPT;
 use kept::{gone_until, superseded};
 use name::{hash, run_name};
+use pairs::{Candidate, Chosen, Room};
 
 /// Seconds between two runs of a suspect node, and from the last run of one in quarantine that was
 /// started anew to the next.
@@ -80,6 +83,9 @@ pub struct DueNode {
     pub suspect: bool,
     /// Its leaf switch, with its zone. Empty: unknown.
     pub leaf: String,
+    /// The same for all nodes between which the network can be measured: those of a class and zone.
+    /// Empty: it can be with none.
+    pub group: String,
     /// Identifies its present boot. Empty: unknown.
     pub boot: String,
     /// What its quarantine names: the run that failed, or what a person wrote. None: it is in none.
@@ -118,6 +124,8 @@ pub struct DueRun {
     pub verdict: Option<Verdict>,
     /// What decides whether its node comes into quarantine, or out of it.
     pub findings: Findings,
+    /// What it found of the network to its partner node. None: it did not measure it.
+    pub link: Option<LinkResult>,
 }
 
 /// Why a node is validated.
@@ -131,6 +139,10 @@ pub enum DueReason {
     Suspect,
     /// It is in quarantine, and was started anew since it failed: somebody may have repaired it.
     Restarted,
+    /// The network to its partner was slow: it is measured with another one.
+    SlowLink,
+    /// It is not due, but another node needs a partner.
+    Partner,
 }
 
 /// A run to create.
@@ -148,6 +160,8 @@ pub struct NewRun {
     pub reason: DueReason,
     /// Whether a job uses the node: the run gets it when the job ends or pauses, before others.
     pub is_next: bool,
+    /// The node with which it measures the network. That gets a run with this one as its partner.
+    pub partner: Option<String>,
 }
 
 /// A policy's state once the plan is carried out.
@@ -350,7 +364,7 @@ impl<'a> Observed<'a> {
             if result.is_some_and(|(_, verdict)| *verdict == Verdict::Fail) {
                 summary.failed.push(node.name.clone());
             }
-            let due = due(policy, node, ends.first().copied(), restarted(node, runs));
+            let due = due(policy, node, ends.first().copied(), runs);
             if let Some(open) = runs.iter().find(|run| run.finished.is_none()) {
                 if let Some(job) = self.overdue(policy, node, open, due.since) {
                     let oldest = overdue.entry(job).or_insert((due.since, open));
@@ -364,44 +378,57 @@ impl<'a> Observed<'a> {
                 true => due.early,
                 false => due.at,
             };
-            if from > self.now {
-                summary.next = earliest(summary.next, Some(from));
-                continue;
+            let is_wanted = from <= self.now;
+            match is_wanted {
+                true => summary.due += usize::from(due.at <= self.now),
+                false => summary.next = earliest(summary.next, Some(from)),
             }
-            let is_due = due.at <= self.now;
-            summary.due += usize::from(is_due);
-            if node.job.is_some() {
-                used.push((node, due));
-            } else if node.idle {
-                // The longest overdue first, so that nobody waits for ever behind suspect nodes.
-                let order = if is_due { due.at } else { i64::MAX };
-                idle.push((order, due.early, node, due));
-            }
+            let candidates = match () {
+                () if node.job.is_some() => &mut used,
+                () if node.idle => &mut idle,
+                () => continue,
+            };
+            candidates.push(Candidate {
+                node,
+                due,
+                is_wanted,
+                last_partner: newest_link(runs).map(|link| link.partner.as_str()),
+            });
         }
         if policy.suspend {
             summary.next = None;
             return summary;
         }
-        idle.sort_by_key(|(at, early, node, _)| (*at, *early, &node.name));
-        let room = policy.max_idle_nodes.saturating_sub(summary.running);
-        let idle = idle.into_iter().take(room);
-        let idle = idle.map(|(_, _, node, due)| (node, due, false));
-        let used = used.into_iter().map(|(node, due)| (node, due, true));
-        for (node, due, is_next) in idle.chain(used) {
-            plan.create.push(NewRun {
-                policy: policy.name.clone(),
-                node: node.name.clone(),
-                level: policy.level,
-                name: run_name(policy, &node.name, due.since),
-                reason: due.reason,
-                is_next,
-            });
-            match is_next {
-                true => summary.waiting += 1,
-                false => summary.running += 1,
+        // The longest overdue first, so that nobody waits for ever behind suspect nodes.
+        let order = |one: &Candidate<'_>| match one.due.at <= self.now {
+            true => (one.due.at, one.due.early),
+            false => (i64::MAX, one.due.early),
+        };
+        idle.sort_by_key(|one| (order(one), &one.node.name));
+        let most = policy.max_idle_nodes;
+        let room = Room {
+            free: most.saturating_sub(summary.running),
+            most,
+        };
+        let any = Room {
+            free: usize::MAX,
+            most: usize::MAX,
+        };
+        for (candidates, room, is_next) in [(idle, room, false), (used, any, true)] {
+            let chosen = match policy.level.needs_partner() {
+                true => pairs::in_pairs(candidates, room),
+                false => pairs::alone(candidates, room),
+            };
+            for one in chosen {
+                let due = &one.due;
+                summary.due -= usize::from(one.is_wanted && due.at <= self.now);
+                plan.create.push(new_run(policy, &one, is_next));
+                match is_next {
+                    true => summary.waiting += 1,
+                    false => summary.running += 1,
+                }
+                summary.last = Some(self.now);
             }
-            summary.due -= usize::from(due.at <= self.now);
-            summary.last = Some(self.now);
         }
         let overdue = overdue.into_iter().filter(|(job, _)| asked.insert(job));
         plan.interrupt
@@ -426,6 +453,32 @@ impl<'a> Observed<'a> {
     }
 }
 
+fn new_run(policy: &DuePolicy, chosen: &Chosen<'_>, is_next: bool) -> NewRun {
+    let Chosen {
+        node,
+        due,
+        is_wanted,
+        partner,
+    } = chosen;
+    NewRun {
+        policy: policy.name.clone(),
+        node: node.name.clone(),
+        level: policy.level,
+        name: run_name(policy, &node.name, due.since),
+        reason: match is_wanted {
+            true => due.reason,
+            false => DueReason::Partner,
+        },
+        is_next,
+        partner: partner.map(str::to_owned),
+    }
+}
+
+/// The newest way to a partner. `runs` are the newest first.
+fn newest_link<'a>(runs: &[&'a DueRun]) -> Option<&'a LinkResult> {
+    runs.iter().find_map(|run| run.link.as_ref())
+}
+
 /// When and how the runs ended that count for a policy, the newest first.
 fn ends(runs: &[&DueRun], policy: &DuePolicy, node: &DueNode) -> Vec<(i64, Verdict)> {
     let counts = |run: &&&DueRun| run.level >= Some(policy.level);
@@ -434,7 +487,9 @@ fn ends(runs: &[&DueRun], policy: &DuePolicy, node: &DueNode) -> Vec<(i64, Verdi
     ends.filter(|(end, _)| *end >= node.created).collect()
 }
 
-fn says_something(verdict: Verdict) -> bool {
+/// Whether a verdict says something about the node.
+#[must_use]
+pub fn says_something(verdict: Verdict) -> bool {
     match verdict {
         Verdict::Pass | Verdict::Warn | Verdict::Fail => true,
         Verdict::Error | Verdict::Skipped => false,
@@ -454,8 +509,31 @@ fn restarted(node: &DueNode, runs: &[&DueRun]) -> bool {
         && newest.is_some_and(|run| elsewhere(run))
 }
 
-/// When a node without an open run is due.
-fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>, restarted: bool) -> Due {
+/// How soon a node is due again whose newest run found a slow way to its partner: after an hour,
+/// and after each such run in twice the time since the one before. So a way that stays slow with
+/// everybody, as with a floor that is too high, does not cost a run an hour for ever.
+fn slow_link(runs: &[&DueRun]) -> Option<i64> {
+    let is_slow = |run: &&&DueRun| run.link.as_ref().is_some_and(|link| !link.is_good);
+    let newest = runs.iter().find(|run| run.finished.is_some())?;
+    // Of a Fail the cause is known.
+    if !is_slow(&newest) || newest.verdict == Some(Verdict::Fail) {
+        return None;
+    }
+    let mut ends = runs.iter().filter(is_slow).filter_map(|run| run.finished);
+    let wait = match (ends.next(), ends.next()) {
+        (Some(newest), Some(before)) => newest.saturating_sub(before).saturating_mul(2),
+        _ => SUSPECT_INTERVAL,
+    };
+    Some(wait.max(SUSPECT_INTERVAL))
+}
+
+/// When a node without an open run is due. `runs` are the newest first.
+fn due(
+    policy: &DuePolicy,
+    node: &DueNode,
+    newest: Option<(i64, Verdict)>,
+    runs: &[&DueRun],
+) -> Due {
     let since = newest.map_or(node.created, |(end, _)| end);
     let (wait, reason) = match newest {
         None if policy.new_nodes => (0, DueReason::New),
@@ -469,9 +547,9 @@ fn due(policy: &DuePolicy, node: &DueNode, newest: Option<(i64, Verdict)>, resta
     };
     let soon = newest.map_or(0, |_| SUSPECT_INTERVAL);
     let hurry = match () {
-        () if restarted => Some((SUSPECT_INTERVAL, DueReason::Restarted)),
+        () if restarted(node, runs) => Some((SUSPECT_INTERVAL, DueReason::Restarted)),
         () if policy.suspect_nodes && node.suspect => Some((soon, DueReason::Suspect)),
-        () => None,
+        () => slow_link(runs).map(|wait| (wait, DueReason::SlowLink)),
     };
     let (wait, reason) = match hurry.filter(|(soon, _)| *soon < wait) {
         Some(hurry) => hurry,

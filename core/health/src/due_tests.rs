@@ -6,6 +6,8 @@ use super::*;
 
 #[path = "due/kept_tests.rs"]
 mod kept;
+#[path = "due/pairs_tests.rs"]
+mod pairs;
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -38,6 +40,7 @@ fn node(name: &str) -> DueNode {
         suspect: false,
         job: None,
         leaf: String::new(),
+        group: String::new(),
         boot: "one".to_owned(),
         quarantine: None,
     }
@@ -56,6 +59,7 @@ fn run(name: &str, node: &str, end: i64) -> DueRun {
         finished: Some(end),
         verdict: Some(Verdict::Pass),
         findings: Findings::default(),
+        link: None,
     }
 }
 

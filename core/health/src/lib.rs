@@ -5,15 +5,18 @@
 mod check;
 mod due;
 mod fleet;
+mod links;
 mod quarantine;
 pub mod report;
 mod verdict;
 
 pub use check::{Check, Level, UnknownCheck};
 pub use due::{
-    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary, plan,
+    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary,
+    plan, says_something,
 };
 pub use fleet::{Fleet, Floors, median};
+pub use links::{LinkResult, Links, Pair};
 pub use quarantine::{
     Findings, Quarantine, QuarantineLimits, QuarantinePlan, QuarantineSummary, quarantine,
 };

@@ -34,6 +34,7 @@ fn node(at: usize) -> DueNode {
         suspect: false,
         job: None,
         leaf: format!("leaf {at}"),
+        group: String::new(),
         boot: "boot".to_owned(),
         quarantine: None,
     }
@@ -66,6 +67,7 @@ fn run(name: &str, started: i64, results: &[((Check, &str), Verdict)]) -> DueRun
         finished: Some(started + 10),
         verdict: results.iter().map(|(_, verdict)| *verdict).max(),
         findings,
+        link: None,
     }
 }
 
@@ -228,6 +230,7 @@ fn the_limits_hold_the_rest_back_and_the_first_to_fail_comes_first() {
         nodes
             .map(|node| DueNode {
                 leaf: leaf.clone(),
+                group: String::new(),
                 ..node
             })
             .collect()

@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::check::Check;
 use crate::fleet::{Baseline, Fleet, Floors, RUNS};
+use crate::links::Pair;
 use crate::report::{CheckResult, Fingerprint, MAX_RESULTS, Outcome, Report, TEXT_BYTES, cut};
 
 /// What a check or a run says about a node, from the least to what counts most: a run's verdict is
@@ -66,13 +67,21 @@ pub struct Judgement {
     pub results: Vec<Judged>,
 }
 
-/// Judges a report. `fleet` holds no run of the same node.
+/// Judges a report. `fleet` holds no run of the same node. `pair` are the node and its partner, if
+/// it has one.
 #[must_use]
-pub fn judge(report: &Report, asked: &[Check], floors: &Floors, fleet: &Fleet) -> Judgement {
+pub fn judge(
+    report: &Report,
+    asked: &[Check],
+    floors: &Floors,
+    fleet: &Fleet,
+    pair: Option<&Pair<'_>>,
+) -> Judgement {
     let peers = Peers {
         fingerprint: &report.fingerprint,
         floors,
         fleet,
+        pair,
     };
     let judged = report.results.iter().map(|result| peers.judge(result));
     let missing = missing(report, asked, floors).map(|(check, device)| {
@@ -142,6 +151,7 @@ struct Peers<'a> {
     fingerprint: &'a Fingerprint,
     floors: &'a Floors,
     fleet: &'a Fleet,
+    pair: Option<&'a Pair<'a>>,
 }
 
 impl Peers<'_> {
@@ -151,10 +161,8 @@ impl Peers<'_> {
             Outcome::Measured { value, runs } => return self.judge_value(result, *value, *runs),
             Outcome::Wrong { detail } => {
                 let of = of_device(device);
-                (
-                    Verdict::Fail,
-                    format!("wrong answer{of}: {}", short(detail)),
-                )
+                let why = format!("wrong answer{of}: {}", short(detail));
+                self.unless_shared(check, Verdict::Fail, why)
             }
             Outcome::Error { detail } => {
                 let why = format!("the check failed, not the node: {}", short(detail));
@@ -190,11 +198,34 @@ impl Peers<'_> {
             }
             _ => (Verdict::Pass, String::new()),
         };
+        let (verdict, why) = self.unless_shared(check, verdict, why);
         Judged {
             value: Some(value),
             floor,
             median: baseline.map(|baseline| baseline.median),
             ..Judged::new(check, device, verdict, why)
+        }
+    }
+
+    /// A node does not fail for what it shares with a partner, unless others show who is the cause.
+    fn unless_shared(&self, check: Check, verdict: Verdict, why: String) -> (Verdict, String) {
+        let (Verdict::Fail, true, Some(pair)) = (verdict, check.is_shared(), self.pair) else {
+            return (verdict, why);
+        };
+        match pair.witnesses() {
+            Some(witnesses) => {
+                let witnesses = witnesses.join(" and ");
+                let why = format!("{why}, with {witnesses}, which are as good as others elsewhere");
+                (Verdict::Fail, why)
+            }
+            None => {
+                let partner = pair.partner;
+                let why = format!(
+                    "{why}, with {partner}, and either node may be the cause: each has to be \
+                     validated with another partner"
+                );
+                (Verdict::Warn, why)
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Tests of `verdict`: which line decides, and who is never blamed.
 
 use super::*;
+use crate::links::{LinkResult, Links};
 
 const GB: Check = Check::MemoryBandwidth;
 
@@ -54,6 +55,7 @@ fn check(
         &[check],
         floors,
         fleet,
+        None,
     );
     let judged = judgement.results[0].clone();
     assert_eq!(
@@ -166,7 +168,7 @@ fn what_was_asked_and_is_missing_is_an_error() {
     let offer = (Check::Offer, "rdma/hca", measured(1.0, 1));
     let report = report(&[offer, (GB, "numa 0", measured(300.0, 1))]);
     let asked = [Check::Offer, GB, Check::Disk];
-    let judgement = judge(&report, &asked, &floors, &Fleet::default());
+    let judgement = judge(&report, &asked, &floors, &Fleet::default(), None);
     let missing: Vec<_> = judgement.results[2..]
         .iter()
         .map(|one| (one.check, one.device.as_str(), one.verdict))
@@ -191,7 +193,13 @@ fn the_worst_result_is_the_runs_verdict() {
         order.map(Verdict::as_str).join(" "),
         "Skipped Pass Warn Error Fail"
     );
-    let nothing = judge(&report(&[]), &[], &Floors::default(), &Fleet::default());
+    let nothing = judge(
+        &report(&[]),
+        &[],
+        &Floors::default(),
+        &Fleet::default(),
+        None,
+    );
     assert_eq!(nothing.verdict, Skipped);
 }
 
@@ -227,4 +235,50 @@ fn a_screen_is_the_higher_of_floor_and_peers() {
         of(Some(&other)),
         floors_only.map(|(device, value)| (device.to_owned(), value))
     );
+}
+
+#[test]
+fn what_two_nodes_share_fails_only_the_one_that_others_show_to_be_the_cause() {
+    let floors = floors(Check::Network, "", 10.0);
+    let mut links = Links::default();
+    let mut push = |node: &str, at, partner: &str, is_good| {
+        let partner = partner.to_owned();
+        links.push(node, at, &LinkResult { partner, is_good });
+    };
+    push("b", 1, "d", true);
+    push("a", 2, "b", false);
+    push("c", 3, "e", true);
+    let judged = |node, partner, outcome: Outcome| {
+        let report = report(&[(Check::Network, "send", outcome)]);
+        let pair = Pair {
+            node,
+            partner,
+            links: &links,
+        };
+        let asked = [Check::Network];
+        let judgement = judge(&report, &asked, &floors, &Fleet::default(), Some(&pair));
+        let judged = judgement.results[0].clone();
+        (judged.verdict, judged.message)
+    };
+    let bad = [
+        measured(5.0, 4),
+        Outcome::Wrong {
+            detail: "1 is not 2".to_owned(),
+        },
+    ];
+    for bad in bad {
+        let (verdict, message) = judged("a", "c", bad.clone());
+        assert_eq!(verdict, Verdict::Fail, "{message}");
+        assert!(
+            message.contains("with c and b, which are as good"),
+            "{message}"
+        );
+        for (node, partner) in [("c", "a"), ("a", "f")] {
+            let (verdict, message) = judged(node, partner, bad.clone());
+            assert_eq!(verdict, Verdict::Warn, "{message}");
+            let says = format!("with {partner}, and either node may be the cause");
+            assert!(message.contains(&says), "{message}");
+        }
+    }
+    assert_eq!(judged("a", "c", measured(11.0, 1)).0, Verdict::Pass);
 }

@@ -153,8 +153,8 @@ impl Counts {
         for (at, node) in nodes.iter().enumerate() {
             let fleet = fleet_without(at, &last);
             let (report, again) = validate(rng, node, noise, &floors, &fleet);
-            let judgement = judge(&report, &ASKED, &floors, &fleet);
-            let by_floors = judge(&report, &ASKED, &floors, &alone);
+            let judgement = judge(&report, &ASKED, &floors, &fleet, None);
+            let by_floors = judge(&report, &ASKED, &floors, &alone, None);
             let fails = |judgement: &Judgement, at: usize| {
                 u64::from(judgement.results[at].verdict == Verdict::Fail)
             };

@@ -40,7 +40,13 @@ fn reports() {
             return;
         };
         assert!(read.results.len() <= MAX_RESULTS);
-        let judgement = judge(&read, &Check::ALL, &Floors::default(), &Fleet::default());
+        let judgement = judge(
+            &read,
+            &Check::ALL,
+            &Floors::default(),
+            &Fleet::default(),
+            None,
+        );
         for (result, judged) in read.results.iter().zip(&judgement.results) {
             let is_wrong = matches!(result.outcome, Outcome::Wrong { .. });
             assert_eq!(is_wrong, judged.verdict == Verdict::Fail);

@@ -4,9 +4,13 @@
 use std::collections::BTreeMap;
 
 use crds::fabric::NodeClass;
-use crds::node_validation::{ValidationFingerprint, ValidationVerdict, WhenBusy};
+use crds::node_validation::{
+    NodeValidationStatus, ValidationFingerprint, ValidationVerdict, WhenBusy,
+};
 use crds::{NodeValidation, names};
-use health::{Check, DueRun, Findings, Fingerprint, Fleet, Level, Verdict};
+use health::{
+    Check, DueRun, Findings, Fingerprint, Fleet, Level, LinkResult, Links, Verdict, says_something,
+};
 
 use super::asked;
 use crate::cluster::Mirrors;
@@ -30,6 +34,7 @@ pub struct Run {
     fingerprint: Option<Fingerprint>,
     values: Vec<(Check, String, f64)>,
     findings: Findings,
+    link: Option<LinkResult>,
 }
 
 impl Run {
@@ -57,7 +62,9 @@ impl Run {
             let device = result.device.as_deref().unwrap_or_default();
             Some((check, device, verdict(result.verdict)))
         }));
+        let link = link(validation.spec.partner_node_name.as_deref(), &status);
         Self {
+            link,
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             node: validation.spec.node_name.clone(),
@@ -97,8 +104,25 @@ impl Run {
             finished: self.finished,
             verdict: self.verdict,
             findings: self.findings.clone(),
+            link: self.link.clone(),
         }
     }
+}
+
+/// What a run found of the network to its partner; none if it did not measure it.
+fn link(partner: Option<&str>, status: &NodeValidationStatus) -> Option<LinkResult> {
+    let results = status.results.iter();
+    let measured = results.filter(|result| {
+        let check = result.check.as_str().parse();
+        check.is_ok_and(Check::is_shared) && says_something(verdict(result.verdict))
+    });
+    let verdicts: Vec<_> = measured.map(|result| result.verdict).collect();
+    let partner = partner.filter(|_| !verdicts.is_empty())?.to_owned();
+    let mut verdicts = verdicts.into_iter();
+    Some(LinkResult {
+        partner,
+        is_good: verdicts.all(|verdict| verdict == ValidationVerdict::Pass),
+    })
 }
 
 /// How many nodes have which verdict in their newest finished run.
@@ -119,6 +143,19 @@ pub fn verdicts(mirrors: &Mirrors) -> BTreeMap<Verdict, i64> {
         *counts.entry(verdict).or_default() += 1;
     }
     counts
+}
+
+/// What the runs that are kept found of the network between nodes.
+pub(super) fn links(mirrors: &Mirrors) -> Links {
+    let mut links = Links::default();
+    for mirrored in mirrors.validations.resting() {
+        if let MirroredJob::Over(Over { run: Some(run), .. }) = mirrored
+            && let (Some(at), Some(link)) = (run.finished, &run.link)
+        {
+            links.push(&run.node, at, link);
+        }
+    }
+    links
 }
 
 /// What the other nodes of the class measured last.

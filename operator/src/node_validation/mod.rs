@@ -2,6 +2,7 @@
 //! it gets its node is decided by `scheduler`, what its figures mean by `health`.
 
 mod finished;
+pub mod partner;
 pub mod pod;
 pub mod policy;
 pub mod status;
@@ -32,7 +33,12 @@ const GRACE_SECONDS: u32 = 5;
 const PEER_LOSS_SECONDS: u32 = 10;
 
 /// What the planner sees; none if the API server has not named it in full.
-pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) -> Option<Job> {
+pub fn job(
+    workload: &Workload,
+    validation: &NodeValidation,
+    fabric: &FabricSpec,
+    mirrors: &Mirrors,
+) -> Option<Job> {
     let metadata = &validation.metadata;
     let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
     Some(Job {
@@ -57,6 +63,7 @@ pub fn job(workload: &Workload, validation: &NodeValidation, mirrors: &Mirrors) 
         finalizer: finalizers.iter().any(|one| one == crds::names::FINALIZER),
         observed: workload.is_observed(),
         problem: no_agent(validation, mirrors).or_else(|| no_claim(validation, mirrors)),
+        hold: partner::hold(validation, fabric, mirrors),
         dry_run: DryRun::Unknown,
         status: workload.status().unwrap_or_default(),
         seen: Timestamp::default(),
@@ -133,7 +140,9 @@ pub fn task(
     let node = mirrors.nodes.get("", &validation.spec.node_name);
     let class = node.and_then(|node| class_of(node, fabric));
     let offers = node.map_or_else(Vec::new, |node| offers(node, class));
-    let asked = asked(validation);
+    let mut asked = asked(validation);
+    // Its partner has its node by now, and waits.
+    asked.sort_by_key(|check| !check.is_shared());
     let fleet = finished::fleet(mirrors, class, &validation.spec.node_name);
     let screens = health::screens(&asked, &floors(class, &offers), &fleet, None);
     let checks = asked.into_iter().map(|check| {
@@ -188,10 +197,14 @@ pub fn record(
         let pod = pod.filter(|mirrored| mirrored.pod.job == *key);
         let report = pod.and_then(|mirrored| mirrored.report.as_deref());
         let offers = node.map_or_else(Vec::new, |node| offers(node, class));
+        let spec = &validation.spec;
         let by = verdict::Measure {
             asked: asked(validation),
             floors: floors(class, &offers),
-            fleet: finished::fleet(mirrors, class, &validation.spec.node_name),
+            fleet: finished::fleet(mirrors, class, &spec.node_name),
+            node: &spec.node_name,
+            partner: spec.partner_node_name.as_deref(),
+            links: finished::links(mirrors),
         };
         verdict::of_report(&mut shown, key, report, &by);
     }
@@ -237,9 +250,8 @@ fn floors(class: Option<&NodeClass>, offers: &[OfferedResource]) -> Floors {
 
 /// The class of a node, if it has one that the Fabric knows.
 fn class_of<'f>(node: &MirroredNode, fabric: &'f FabricSpec) -> Option<&'f NodeClass> {
-    let mut labels = node.labels.iter();
-    let (_, name) = labels.find(|(key, _)| **key == *fabric.class_label)?;
-    fabric.classes.iter().find(|class| class.name == **name)
+    let name = node.label(&fabric.class_label)?;
+    fabric.classes.iter().find(|class| class.name == name)
 }
 
 /// What the node offers of each resource, and how much a job of its class asks for.

@@ -1,10 +1,12 @@
 //! Builds the pod that validates a node. Pure: the same arguments, the same pod.
 
+use contract::validation::PORT;
 use crds::{NodeValidation, names};
 use scheduler::{JobKey, JobKind};
 use serde_json::{Value, json};
 
 use super::GRACE_SECONDS;
+use super::partner::Role;
 use crate::training_job::pod::{PRIORITY_CLASS, Settings, pinned_to};
 use crate::workload::owner_reference;
 
@@ -27,6 +29,7 @@ pub fn build(
     settings: &Settings,
     attempt: u32,
     node: &str,
+    role: Option<&Role>,
 ) -> Value {
     let name = &*key.name;
     let deadline = validation.spec.deadline_seconds + MARGIN_SECONDS;
@@ -66,15 +69,31 @@ pub fn build(
             {"name": "scratch", "emptyDir": {}},
         ],
     });
+    let container = &mut spec["containers"][0];
+    let mut args: Vec<String> = Vec::new();
+    match role {
+        Some(Role::Listen) => {
+            let ip = json!({"fieldRef": {"fieldPath": "status.podIP"}});
+            container["env"] = json!([{"name": "POD_IP", "valueFrom": ip}]);
+            container["ports"] = json!([{"name": "network", "containerPort": PORT}]);
+            args.extend(["--listen", "$(POD_IP)"].map(str::to_owned));
+        }
+        Some(Role::Dial { ip, run }) => {
+            args.extend(["--partner", &ip.to_string(), "--partner-run", run].map(str::to_owned));
+        }
+        None => {}
+    }
     if let Some(claim) = &validation.spec.claim_name {
-        let container = &mut spec["containers"][0];
-        container["args"] = json!(["--claim", CLAIM_PATH]);
+        args.extend(["--claim", CLAIM_PATH].map(str::to_owned));
         push(
             &mut container["volumeMounts"],
             json!({"name": "claim", "mountPath": CLAIM_PATH}),
         );
         let volume = json!({"name": "claim", "persistentVolumeClaim": {"claimName": claim}});
         push(&mut spec["volumes"], volume);
+    }
+    if !args.is_empty() {
+        spec["containers"][0]["args"] = json!(args);
     }
     if !settings.pull_secrets.is_empty() {
         let secrets = settings

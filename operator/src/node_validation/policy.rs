@@ -209,6 +209,9 @@ fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
     if let Some(claim) = &policy.spec.claim_name {
         object["spec"]["claimName"] = json!(claim);
     }
+    if let Some(partner) = &run.partner {
+        object["spec"]["partnerNodeName"] = json!(partner);
+    }
     object
 }
 

@@ -13,9 +13,17 @@ use crate::training_job::translate::timestamp;
 /// Longest message of a status, in bytes: the schema counts characters, which are no more.
 const MESSAGE_BYTES: usize = 1024;
 
+/// The planner's word for a job that has its nodes and no pods yet.
+const HELD: &str = "Held";
 /// The planner's words for a job that trains (reason and message of a condition), and what they are
 /// for a run of checks. Both ways, so that nothing is written anew for the words alone.
-const WORDS: [[&str; 4]; 6] = [
+const WORDS: [[&str; 4]; 7] = [
+    [
+        HELD,
+        "Waiting for what its pods need to know",
+        "WaitingForPartner",
+        "Waiting for the run on the partner node to start, two minutes at most",
+    ],
     [
         "Joining",
         "Waiting for the gang to join",
@@ -92,7 +100,10 @@ fn reword(conditions: &mut BTreeMap<ConditionKind, Condition>, from: usize, to: 
 /// The planner's status as the API shows it, without a verdict.
 pub fn to_api(status: &JobStatus, validation: &NodeValidation) -> NodeValidationStatus {
     let generation = validation.metadata.generation;
+    let running = status.conditions.get(&ConditionKind::Running);
+    let is_held = running.is_some_and(|running| running.reason == HELD);
     let shown = match status.phase {
+        JobPhase::Assigned if is_held => ConditionKind::Running,
         JobPhase::Queued | JobPhase::Assigned | JobPhase::Restarting | JobPhase::Suspended => {
             ConditionKind::Assigned
         }

@@ -4,7 +4,7 @@ use crds::node_validation::{
     NodeValidationStatus, ValidationCheck, ValidationFingerprint, ValidationResult,
     ValidationVerdict,
 };
-use health::{Check, Fleet, Floors, Judged, Outcome, Report, Verdict};
+use health::{Check, Fleet, Floors, Judged, Links, Outcome, Pair, Report, Verdict};
 use scheduler::{JobKey, JobStatus};
 
 use super::status::cut;
@@ -22,13 +22,19 @@ const BOOT_BYTES: usize = 64;
 const NAMED: usize = 3;
 
 /// What a report is judged by.
-pub(super) struct Measure {
+pub(super) struct Measure<'a> {
     /// The checks that were to run.
     pub(super) asked: Vec<Check>,
     /// What the node's class promises.
     pub(super) floors: Floors,
     /// What its other nodes measured.
     pub(super) fleet: Fleet,
+    /// The node.
+    pub(super) node: &'a str,
+    /// The node with which it measured the network, if there is one.
+    pub(super) partner: Option<&'a str>,
+    /// What runs found of the network between nodes.
+    pub(super) links: Links,
 }
 
 /// The pod ended well: judges what its validator reported.
@@ -36,7 +42,7 @@ pub(super) fn of_report(
     shown: &mut NodeValidationStatus,
     key: &JobKey,
     report: Option<&str>,
-    by: &Measure,
+    by: &Measure<'_>,
 ) {
     let report = match read(key, report) {
         Ok(report) => report,
@@ -45,7 +51,12 @@ pub(super) fn of_report(
             return;
         }
     };
-    let judgement = health::judge(&report, &by.asked, &by.floors, &by.fleet);
+    let pair = by.partner.map(|partner| Pair {
+        node: by.node,
+        partner,
+        links: &by.links,
+    });
+    let judgement = health::judge(&report, &by.asked, &by.floors, &by.fleet, pair.as_ref());
     shown.verdict = Some(verdict(judgement.verdict));
     shown.reason = Some(judgement.verdict.as_str().to_owned());
     shown.message = Some(summary(judgement.verdict, &judgement.results));

@@ -109,9 +109,10 @@ pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec
 
 fn crosses(mirrors: &Mirrors, fabric: &FabricSpec, nodes: &[NodeName]) -> bool {
     let zone = |name: &NodeName| {
-        let node = mirrors.nodes.get("", name.as_str())?;
-        let mut labels = node.labels.iter();
-        labels.find_map(|(key, value)| (**key == *fabric.zone_label).then_some(value))
+        mirrors
+            .nodes
+            .get("", name.as_str())?
+            .label(&fabric.zone_label)
     };
     let zones: BTreeSet<_> = nodes.iter().filter_map(zone).collect();
     zones.len() > 1

@@ -129,6 +129,7 @@ impl Over {
             finalizer: false,
             observed: true,
             problem: None,
+            hold: None,
             dry_run: DryRun::Unknown,
             status: JobStatus {
                 phase,

@@ -48,7 +48,9 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
     let mut jobs: Vec<Job> = whole
         .filter_map(|workload| match workload {
             Workload::Training(job) => job::of(workload, job, fabric, mirrors),
-            Workload::Validation(validation) => node_validation::job(workload, validation, mirrors),
+            Workload::Validation(validation) => {
+                node_validation::job(workload, validation, fabric, mirrors)
+            }
         })
         .collect();
     let mut pods: Vec<Pod> = mirrors

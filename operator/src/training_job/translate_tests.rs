@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use scheduler::{Exit, PodState, ProgramCause};
+
 use super::*;
 
 fn view(spec: Value, status: Value, deleting: bool) -> PodView {

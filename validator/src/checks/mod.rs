@@ -7,6 +7,7 @@ mod cpu_stress;
 mod disk;
 mod memory_bandwidth;
 mod memory_pattern;
+pub(crate) mod network;
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub(crate) struct CheckContext<'a> {
     pub(crate) budget: Duration,
     /// Most memory that it may use.
     pub(crate) memory_bytes: u64,
+    /// The partner node of the check Network, if there is one.
+    pub(crate) pair: Option<network::Pair<'a>>,
     /// What the node offers.
     pub(crate) offers: &'a [OfferedResource],
     /// A folder on the disk that is checked.
@@ -92,6 +95,16 @@ fn module(check: Check) -> Module {
         Check::Disk => always(disk::run),
         Check::LockedMemory => always(|_| Ok(vec![locked_memory()])),
         Check::Gpu => never(|_| Some("GPU checks come with a later release")),
+        Check::Network => Module {
+            lacks: |context| {
+                let none = "no partner: spec.partnerNodeName names none, or its run did not start";
+                context.pair.is_none().then_some(none)
+            },
+            run: |context| match &context.pair {
+                Some(pair) => network::run(context, pair),
+                None => Ok(Vec::new()),
+            },
+        },
     }
 }
 
@@ -140,6 +153,7 @@ pub(crate) mod tests {
         CheckContext {
             budget: Duration::from_millis(40),
             memory_bytes: 3 << 20,
+            pair: None,
             offers: &[],
             scratch,
             claim: None,
@@ -192,7 +206,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_cannot_run_says_why() {
-        for check in [Check::Offer, Check::Gpu] {
+        for check in [Check::Offer, Check::Gpu, Check::Network] {
             let results = results(check, &small(Path::new("/")));
             let [CheckResult { outcome, .. }] = results.as_slice() else {
                 panic!("{results:?}");

@@ -47,7 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("device-plugin", &["topology", "crds", "daemon"]),
-    ("validator", &["health", "contract", "collective"]),
+    ("validator", &["health", "contract", "collective", "link"]),
     ("fireflyer-python", &["hfreduce-client"]),
     ("cluster", &[]),
     ("bench", &["cluster"]),
@@ -75,6 +75,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("contract", &["sim"]),
     ("link", &["sim"]),
     ("hfreduce-client", &["sim"]),
+    ("validator", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.

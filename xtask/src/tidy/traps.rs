@@ -26,7 +26,7 @@ const PAGES: [Page; 3] = [
         path: "docs/protocol/traps.md",
         letter: 'V',
         without: "Not run: ",
-        rows: Some(16),
+        rows: Some(18),
     },
     Page {
         path: "docs/protocol/reliability.md",

@@ -27,6 +27,11 @@ pub(super) fn superseded<'a>(
 ) -> impl Iterator<Item = &'a DueRun> {
     let runs: Vec<_> = runs.filter(|run| run.finished.is_some()).collect();
     let newest = |wanted: &dyn Fn(&DueRun) -> bool| runs.iter().position(|run| wanted(run));
+    // Of two runs with a slow way to a partner the older says how long it has been slow, and with
+    // whom else.
+    let is_slow = |run: &&DueRun| run.link.as_ref().is_some_and(|link| !link.is_good);
+    let mut slow = runs.iter().enumerate().filter(|(_, run)| is_slow(run));
+    let slow_before = slow.nth(1).map(|(at, _)| at);
     let has_result = |run: &DueRun| run.verdict.is_some_and(says_something);
     // What counts most comes first, since all together may be too many: the first says what has to
     // pass before the quarantine ends, the next two when the node is due and whether it failed.
@@ -35,6 +40,7 @@ pub(super) fn superseded<'a>(
         newest(&|run| run.level >= level),
         newest(&|run| run.level >= level && has_result(run)),
         newest(&|run| run.verdict == Some(Verdict::Fail)),
+        slow_before,
         newest(&|run| run.level == Some(Level::Full)),
         newest(&|run| run.level == Some(Level::Standard)),
         newest(&|run| run.level == Some(Level::Quick)),

@@ -102,6 +102,7 @@ impl World {
                 suspect: false,
                 job: None,
                 leaf: format!("leaf-{}", at / 3),
+                group: String::new(),
                 boot: "1".to_owned(),
                 quarantine: None,
             },
@@ -223,6 +224,7 @@ impl World {
             finished: Some(self.now),
             verdict,
             findings,
+            link: None,
         };
         self.history.insert(name.clone(), run.clone());
         self.runs.insert(name, run);

@@ -5,19 +5,23 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use health::{DueNode, DueRun, Findings, Level, NewRun, NodeUse, Verdict};
+use health::{DueNode, DueRun, Findings, Level, LinkResult, NewRun, NodeUse, Verdict};
 use sim::Rng;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 pub(super) const DAY: i64 = 24 * HOUR;
-/// What a run of the level takes: it measures for a minute and a half, a pod starts and ends, and
-/// what looks bad is measured again.
+/// What a run of the level takes: it measures for two minutes, a pod starts and ends, and what looks
+/// bad is measured again.
 const RUN_MINUTES: Range<u64> = 2..6;
+/// How much longer it takes if its partner does not come.
+const PARTNER_MINUTES: i64 = 2;
+/// The zones of the nodes.
+const ZONES: usize = 2;
 /// Between two plans.
 pub(super) const TICK: i64 = 10 * MINUTE;
 /// What the policies check.
-pub(super) const LEVEL: Level = Level::Standard;
+pub(super) const LEVEL: Level = Level::Full;
 /// Jobs ask for so many of a hundred nodes.
 const DEMAND: usize = 95;
 
@@ -59,6 +63,7 @@ struct Run {
     /// When it is looked at, then when it ends.
     at: i64,
     has_node: bool,
+    partner: Option<String>,
 }
 
 /// Node-seconds.
@@ -70,6 +75,9 @@ pub(super) struct Totals {
     /// Of gangs that wait for nobody but validations.
     pub(super) waited: i64,
     pub(super) interruptions: i64,
+    /// Runs of policies that ended, and those that met their partner.
+    pub(super) ended: i64,
+    pub(super) met: i64,
 }
 
 pub(super) struct Fleet {
@@ -142,7 +150,7 @@ impl Fleet {
         let open = self.runs.values().filter(|run| run.view.finished.is_none());
         let open: BTreeSet<&str> = open.map(|run| run.view.node.as_str()).collect();
         let now = self.now;
-        let view = |slot: &mut Slot| {
+        let view = |(at, slot): (usize, &mut Slot)| {
             let node = slot.node.as_mut()?;
             let idle = node.job.is_none() && !open.contains(slot.name.as_str());
             Some(DueNode {
@@ -155,11 +163,12 @@ impl Fleet {
                 }),
                 suspect: node.suspect_until > now,
                 leaf: String::new(),
+                group: format!("zone-{}", at % ZONES),
                 boot: String::new(),
                 quarantine: None,
             })
         };
-        self.slots.iter_mut().filter_map(view).collect()
+        self.slots.iter_mut().enumerate().filter_map(view).collect()
     }
 
     /// A policy's run. In one case of a hundred a job is quicker: the node was not idle any more.
@@ -176,6 +185,8 @@ impl Fleet {
         let policy = Some(new.policy.as_str());
         self.add_run(slot, at, new.name.clone(), Some(new.level), policy);
         self.run_of(&new.name).is_next = new.is_next;
+        let run = self.runs.get_mut(&new.name).expect("the run exists");
+        run.partner.clone_from(&new.partner);
         self.move_runs();
     }
 
@@ -218,12 +229,14 @@ impl Fleet {
             finished: None,
             verdict: None,
             findings: Findings::default(),
+            link: None,
         };
         let run = Run {
             slot,
             view,
             at,
             has_node: false,
+            partner: None,
         };
         assert!(
             self.runs.insert(name, run).is_none(),
@@ -258,6 +271,15 @@ impl Fleet {
         let stays = |run: &Run| run.view.finished.is_none_or(|end| end > now - DAY);
         self.runs
             .retain(|_, run| run.view.policy.is_some() || stays(run));
+        let started: BTreeMap<String, i64> = self
+            .runs
+            .values()
+            .filter_map(|run| Some((run.view.node.clone(), run.view.findings.started?)))
+            .fold(BTreeMap::new(), |mut newest, (node, at)| {
+                let known = newest.entry(node).or_insert(at);
+                *known = at.max(*known);
+                newest
+            });
         for run in self.runs.values_mut() {
             let slot = &mut self.slots[run.slot];
             let is_there = slot.name == run.view.node;
@@ -272,6 +294,25 @@ impl Fleet {
                 continue;
             };
             if run.has_node {
+                let began = run.view.findings.started.expect("it has its node");
+                let met = |partner: &String| {
+                    let other = started.get(partner);
+                    other.is_some_and(|at| (at - began).abs() <= PARTNER_MINUTES * MINUTE)
+                };
+                let partner = run.partner.take();
+                let with = partner.as_ref().filter(|partner| met(partner));
+                if partner.is_some() && with.is_none() {
+                    run.at = now + PARTNER_MINUTES * MINUTE;
+                    continue;
+                }
+                if run.view.policy.is_some() {
+                    self.total.ended += 1;
+                    self.total.met += i64::from(with.is_some());
+                }
+                run.view.link = with.map(|partner| LinkResult {
+                    partner: partner.clone(),
+                    is_good: !self.rng.chance(1, 100),
+                });
                 let verdict = match self.rng.range(0..100) {
                     0 | 1 => Verdict::Error,
                     2 => Verdict::Skipped,

@@ -156,24 +156,27 @@ fn run(rng: &mut Rng, size: Size) {
     let in_days = |seconds: i64| seconds as f64 / DAY as f64;
     let percent = |seconds: i64| 100.0 * seconds as f64 / fleet.total.existed as f64;
     let totals = &fleet.total;
+    let met = totals.met as f64 / totals.ended as f64;
     let cost = percent(totals.validated + totals.waited);
     print(&format!(
         "{nodes} nodes, {days} days, jobs pause: {pauses}, at most {max_idle_nodes} idle ones at \
          once: {} runs created, {} deleted, at most {} open, {} due and {} kept of a node; oldest \
-         validation {:.2} days; {} interruptions; node-seconds: jobs {:.1} %, validations {:.3} %, \
-         gangs that wait for them {:.3} %",
+         validation {:.2} days; {:.0} % of runs met a partner; {} interruptions; node-seconds: \
+         jobs {:.1} %, validations {:.3} %, gangs that wait for them {:.3} %",
         figures.created,
         figures.deleted,
         figures.most_open,
         figures.most_due,
         figures.most_kept,
         in_days(figures.oldest),
+        100.0 * met,
         fleet.total.interruptions,
         percent(totals.worked),
         percent(totals.validated),
         percent(totals.waited),
     ));
     assert!(cost <= 0.3, "{cost:.3} % of all node-seconds");
+    assert!(met > 0.8, "{met:.2} of all runs met a partner");
     assert!(figures.created > nodes, "each had its second turn");
     assert!(figures.oldest > 6 * DAY);
 }

@@ -9,7 +9,7 @@ use scheduler::Ready;
 use super::seconds;
 use crate::cluster::Mirrors;
 use crate::fabric::NodesSeen;
-use crate::node_validation::{finished::Run, level};
+use crate::node_validation::{finished::Run, level, partner};
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::MirroredNode;
 use crate::workload::Workload;
@@ -36,6 +36,7 @@ impl Observed {
             job: seen.uses.get(node.name.as_str()).cloned(),
             suspect: seen.suspects.contains(node.name.as_str()),
             leaf: leaf(node, fabric),
+            group: partner::group(node, fabric).unwrap_or_default(),
             boot: node.boot.to_string(),
             quarantine: node.quarantine.as_deref().map(str::to_owned),
         });
@@ -71,10 +72,12 @@ fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -
     } = &policy.metadata;
     let spec = &policy.spec;
     let selects = |node: &&MirroredNode| match spec.node_selector.is_empty() {
-        true => label(node, &fabric.class_label).is_some_and(|class| !class.is_empty()),
+        true => node
+            .label(&fabric.class_label)
+            .is_some_and(|class| !class.is_empty()),
         false => {
             let mut wanted = spec.node_selector.iter();
-            wanted.all(|(key, value)| label(node, key) == Some(value.as_str()))
+            wanted.all(|(key, value)| node.label(key) == Some(value.as_str()))
         }
     };
     let nodes = mirrors.nodes.values().filter(selects);
@@ -102,17 +105,12 @@ fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -
     }
 }
 
-fn label<'a>(node: &'a MirroredNode, key: &str) -> Option<&'a str> {
-    let mut labels = node.labels.iter();
-    labels.find_map(|(other, value)| (**other == *key).then_some(&**value))
-}
-
 /// A leaf is one of its zone: another zone may have one of the same name.
 fn leaf(node: &MirroredNode, fabric: &FabricSpec) -> String {
-    match label(node, &fabric.leaf_label) {
+    match node.label(&fabric.leaf_label) {
         None | Some("") => String::new(),
         Some(leaf) => {
-            let zone = label(node, &fabric.zone_label).unwrap_or_default();
+            let zone = node.label(&fabric.zone_label).unwrap_or_default();
             format!("{zone}/{leaf}")
         }
     }

@@ -40,7 +40,8 @@ impl Applier {
         let attempt = before.saturating_add(1);
         let body = match job {
             Workload::Validation(validation) => {
-                node_validation::pod::build(&key, validation, &self.settings, attempt, SOME_NODE)
+                let settings = &self.settings;
+                node_validation::pod::build(&key, validation, settings, attempt, SOME_NODE, None)
             }
             Workload::Training(job) => {
                 let Some(class) = class_of(job, fabric) else {

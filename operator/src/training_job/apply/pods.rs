@@ -80,7 +80,12 @@ impl Applier {
         let job = progress.job.as_ref().ok_or_else(|| stale("the object"))?;
         let body = match job {
             Workload::Validation(validation) => {
-                node_validation::pod::build(key, validation, &self.settings, attempt, node)
+                let role = {
+                    let mirrors = self.cluster.mirrors();
+                    node_validation::partner::role(validation, progress.fabric, &mirrors)
+                };
+                let role = role.as_ref();
+                node_validation::pod::build(key, validation, &self.settings, attempt, node, role)
             }
             Workload::Training(job) => {
                 let class = class_of(job, progress.fabric);

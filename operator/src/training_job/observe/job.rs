@@ -55,6 +55,7 @@ pub(super) fn of(
             .any(|finalizer| finalizer == crds::names::FINALIZER),
         observed: workload.is_observed(),
         problem: problem(job, fabric, mirrors),
+        hold: None,
         dry_run: DryRun::Unknown,
         status: workload.status().unwrap_or_default(),
         seen: Timestamp::default(),

@@ -69,6 +69,7 @@ mod tests {
             finalizer: false,
             observed: true,
             problem: None,
+            hold: None,
             dry_run: scheduler::DryRun::Unknown,
             status: scheduler::JobStatus::default(),
             seen: Timestamp::default(),

@@ -6,6 +6,7 @@ mod api;
 mod dry_runs;
 mod forged;
 mod members;
+mod policies;
 mod validations;
 
 use std::collections::BTreeSet;

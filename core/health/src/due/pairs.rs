@@ -1,0 +1,87 @@
+//! Which nodes measure the network between them: two whose runs are created at once, so that both
+//! come to it at about the same time.
+
+use super::{Due, DueNode};
+
+/// A node without an open run.
+pub(super) struct Candidate<'a> {
+    pub(super) node: &'a DueNode,
+    pub(super) due: Due,
+    /// Whether it is to have a run now. One that is not may be the partner of one that is.
+    pub(super) is_wanted: bool,
+    /// Its partner in its newest run.
+    pub(super) last_partner: Option<&'a str>,
+}
+
+/// A node that gets a run.
+pub(super) struct Chosen<'a> {
+    pub(super) node: &'a DueNode,
+    pub(super) due: Due,
+    pub(super) is_wanted: bool,
+    pub(super) partner: Option<&'a str>,
+}
+
+/// How many runs there may be.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// More than there are.
+    pub(super) free: usize,
+    /// In all.
+    pub(super) most: usize,
+}
+
+/// Chooses nodes in their order, and for each a partner: another of the same group that the same
+/// job uses, or nobody; wanted ones first, and the last partner only if there is no other. A node
+/// that has no possible partner is alone. One for whose partner there is no room now waits.
+pub(super) fn in_pairs(mut candidates: Vec<Candidate<'_>>, mut room: Room) -> Vec<Chosen<'_>> {
+    let mut chosen = Vec::new();
+    while let Some(at) = candidates.iter().position(|one| one.is_wanted) {
+        let one = candidates.remove(at);
+        let partner = partner(&one, &candidates).filter(|_| room.most > 1);
+        let needed = 1 + usize::from(partner.is_some());
+        if room.free < needed {
+            break;
+        }
+        room.free -= needed;
+        let partner = partner.map(|at| candidates.remove(at));
+        let names = [
+            partner.as_ref().map(|partner| partner.node.name.as_str()),
+            Some(one.node.name.as_str()),
+        ];
+        for (one, partner) in [Some(one), partner].into_iter().flatten().zip(names) {
+            chosen.push(Chosen {
+                node: one.node,
+                due: one.due,
+                is_wanted: one.is_wanted,
+                partner,
+            });
+        }
+    }
+    chosen
+}
+
+/// Chooses nodes in their order, each alone.
+pub(super) fn alone(candidates: Vec<Candidate<'_>>, room: Room) -> Vec<Chosen<'_>> {
+    let wanted = candidates.into_iter().filter(|one| one.is_wanted);
+    let wanted = wanted.take(room.free).map(|one| Chosen {
+        node: one.node,
+        due: one.due,
+        is_wanted: true,
+        partner: None,
+    });
+    wanted.collect()
+}
+
+fn partner(one: &Candidate<'_>, others: &[Candidate<'_>]) -> Option<usize> {
+    let job = |node: &'_ DueNode| node.job.as_ref().map(|used| used.job.clone());
+    if one.node.group.is_empty() {
+        return None;
+    }
+    let of_one = job(one.node);
+    let fits =
+        |other: &&Candidate<'_>| other.node.group == one.node.group && job(other.node) == of_one;
+    let was_last = |other: &Candidate<'_>| one.last_partner == Some(other.node.name.as_str());
+    let fitting = || others.iter().enumerate().filter(|(_, other)| fits(other));
+    let new = fitting().find(|(_, other)| !was_last(other));
+    new.or_else(|| fitting().next()).map(|(at, _)| at)
+}

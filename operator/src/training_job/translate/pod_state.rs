@@ -1,0 +1,202 @@
+//! What the containers of a pod say: that it waits, and for what, that it runs, or how it ended.
+
+use contract::run_dir::{self, CauseKind};
+use contract::termination::{RunOutcome, TerminationMessage};
+use crds::names;
+use scheduler::{Exit, PodState, Problem, ProgramCause};
+
+use super::timestamp;
+use crate::views::{ContainerStatusView, PodView, TerminatedView};
+
+/// Waiting reasons that mean: this image cannot be had. The kubelet alternates between some of
+/// them, so they become one sentence: a status that changes with each try would be written each
+/// time. What exactly went wrong is in the pod's Events.
+const IMAGE_REASONS: [(&str, &str); 4] = [
+    ("ErrImagePull", "cannot be pulled"),
+    ("ImagePullBackOff", "cannot be pulled"),
+    ("InvalidImageName", "has a name that is not valid"),
+    (
+        "ErrImageNeverPull",
+        "is not on the node, and its pull policy is Never",
+    ),
+];
+/// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables
+/// for one. The kubelet's own words may change with each try.
+const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
+/// Reasons by which a kubelet reports that it lost a container over a restart of its node.
+const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
+/// Longest text that is taken over from elsewhere into a status.
+const TEXT_BYTES: usize = 1024;
+
+/// What a pod's main container does.
+pub(super) fn pod_state(view: &PodView) -> PodState {
+    let status = &view.status;
+    let containers = &status.container_statuses;
+    if let Some(ended) = ended(containers, names::CONTAINER_VALIDATOR) {
+        // What it reports is read where it is judged.
+        return without_message(view, ended);
+    }
+    let is_main =
+        |name: &str| [names::CONTAINER_TRAINER, names::CONTAINER_VALIDATOR].contains(&name);
+    let trainer = containers.iter().find(|status| is_main(&status.name));
+    if let Some(ended) = trainer.and_then(|trainer| trainer.state.terminated.as_ref()) {
+        return trainer_ended(view, ended);
+    }
+    if status.phase == "Failed" {
+        return failed_without_trainer(view);
+    }
+    if trainer.is_some_and(|trainer| trainer.state.running.is_some()) {
+        return PodState::Running;
+    }
+    if view.spec.node_name.is_none() {
+        return PodState::Unbound;
+    }
+    let containers = status
+        .init_container_statuses
+        .iter()
+        .chain(&status.container_statuses);
+    containers
+        .into_iter()
+        .find_map(blocked)
+        .map_or(PodState::Starting, PodState::Blocked)
+}
+
+/// How a container ended, if it has.
+pub(super) fn ended<'a>(
+    containers: &'a [ContainerStatusView],
+    name: &str,
+) -> Option<&'a TerminatedView> {
+    let container = containers.iter().find(|status| status.name == name)?;
+    container.state.terminated.as_ref()
+}
+
+fn trainer_ended(view: &PodView, ended: &TerminatedView) -> PodState {
+    let finished = ended.finished_at.as_ref().map(timestamp);
+    let exit = Exit {
+        code: Some(ended.exit_code),
+        finished,
+        ..Exit::default()
+    };
+    if let Ok(message) = TerminationMessage::parse(ended.message.as_bytes()) {
+        return match message.outcome {
+            RunOutcome::Succeeded => PodState::Succeeded,
+            RunOutcome::Interrupted => PodState::Interrupted { ack: message.ack },
+            RunOutcome::Failed => PodState::Failed(Exit {
+                rank: message.rank,
+                code: message
+                    .exit_code
+                    .or(message.signal.is_none().then_some(ended.exit_code)),
+                signal: message.signal,
+                reason: oom(ended),
+                log: message.log,
+                cause: message.cause.map(cause),
+                ..exit
+            }),
+        };
+    }
+    // No word of the launcher: it was killed, or it never ran.
+    without_message(view, ended)
+}
+
+/// A container of which only Kubernetes says how it ended.
+fn without_message(view: &PodView, ended: &TerminatedView) -> PodState {
+    if ended.exit_code == 0 {
+        return PodState::Succeeded;
+    }
+    if LOST_REASONS.contains(&ended.reason.as_str()) {
+        return PodState::Refused("the node restarted".to_owned());
+    }
+    if view.metadata.deletion_timestamp.is_some() && ended.reason != "OOMKilled" {
+        // Killed when its grace was over.
+        return PodState::Interrupted { ack: None };
+    }
+    if let Some(reason) = view
+        .status
+        .reason
+        .as_deref()
+        .filter(|reason| !reason.is_empty())
+    {
+        return PodState::Refused(because(reason, view.status.message.as_deref()));
+    }
+    let log = (!ended.message.is_empty()).then(|| cut(&ended.message));
+    let reason =
+        (!ended.reason.is_empty() && ended.reason != "Error").then(|| ended.reason.clone());
+    PodState::Failed(Exit {
+        code: Some(ended.exit_code),
+        finished: ended.finished_at.as_ref().map(timestamp),
+        reason,
+        log,
+        ..Exit::default()
+    })
+}
+
+/// The trainer of a failed pod never ran: either an init container of the user failed, or the
+/// cluster did not want the pod.
+fn failed_without_trainer(view: &PodView) -> PodState {
+    let status = &view.status;
+    let failed = status.init_container_statuses.iter().find_map(|container| {
+        let ended = container.state.terminated.as_ref()?;
+        (ended.exit_code != 0 && container.name != names::CONTAINER_HFREDUCE)
+            .then_some((container, ended))
+    });
+    match (
+        status.reason.as_deref().filter(|reason| !reason.is_empty()),
+        failed,
+    ) {
+        (Some(reason), _) => PodState::Refused(because(reason, status.message.as_deref())),
+        (None, Some((container, ended))) => PodState::Failed(Exit {
+            code: Some(ended.exit_code),
+            reason: Some(format!("init container {} failed", container.name)),
+            log: (!ended.message.is_empty()).then(|| cut(&ended.message)),
+            finished: ended.finished_at.as_ref().map(timestamp),
+            ..Exit::default()
+        }),
+        (None, None) => PodState::Refused("the pod failed before its trainer started".to_owned()),
+    }
+}
+
+/// Why a container that waits will not start by itself.
+fn blocked(container: &ContainerStatusView) -> Option<Problem> {
+    let waiting = container.state.waiting.as_ref()?;
+    let name = &container.name;
+    if CONTAINER_REASONS.contains(&waiting.reason.as_str()) {
+        return Some(Problem {
+            reason: "ContainerError",
+            message: format!("container {name} cannot be created: the pod's Events say why"),
+        });
+    }
+    let (_, what) = IMAGE_REASONS
+        .iter()
+        .find(|(reason, _)| *reason == waiting.reason)?;
+    Some(Problem {
+        reason: "ImageError",
+        message: format!("image {} of container {name} {what}", container.image),
+    })
+}
+
+fn oom(ended: &TerminatedView) -> Option<String> {
+    (ended.reason == "OOMKilled").then(|| ended.reason.clone())
+}
+
+fn because(reason: &str, message: Option<&str>) -> String {
+    match message.filter(|message| !message.is_empty()) {
+        Some(message) => cut(&format!("{reason}: {message}")),
+        None => reason.to_owned(),
+    }
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// Why a program could not go on, as the planner names it.
+fn cause(said: run_dir::StatedCause) -> ProgramCause {
+    match said.kind {
+        CauseKind::CheckpointUnavailable => ProgramCause::CheckpointUnavailable(said.message),
+        CauseKind::NoUsableCheckpoint => ProgramCause::NoUsableCheckpoint(said.message),
+    }
+}

@@ -1,0 +1,156 @@
+//! The side that listens: serves one other validator, as often as that measures. Whoever else
+//! connects is turned away, and nobody is waited for beyond a deadline.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use health::{Check, CheckResult, Outcome, median};
+use link::connect::Acceptor;
+use link::transport::BoxedLink;
+
+use super::lane::{Window, on_each};
+use super::protocol::{EPOCH, LANES, Message, Party, negotiator};
+use super::{AGAIN, CheckContext, Pair, SESSION, figures, share};
+use crate::log;
+use crate::results::whole;
+
+pub(super) fn run(
+    context: &CheckContext<'_>,
+    pair: &Pair<'_>,
+    address: SocketAddr,
+    until: Instant,
+) -> anyhow::Result<Vec<CheckResult>> {
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("failed to listen at {address}"))?;
+    let port = Port::open(listener, pair.uid)?;
+    log(&format!("waits for its partner at {address}"));
+    let sessions = port.serve(context, until)?;
+    if sessions.is_empty() {
+        let refused = port.refused.load(Ordering::Relaxed);
+        let detail = format!(
+            "the run on the partner node did not come within {} s ({refused} connections of others \
+             were refused): is that node free?",
+            pair.patience.as_secs()
+        );
+        return Ok(vec![whole(Check::Network, Outcome::Skipped { detail })]);
+    }
+    Ok(together(sessions))
+}
+
+/// Where the other validator connects to.
+#[derive(Debug)]
+pub(super) struct Port {
+    acceptor: Acceptor<Party, Message>,
+    lanes: BTreeMap<Party, SocketAddr>,
+    refused: Arc<AtomicU32>,
+}
+
+impl Port {
+    pub(super) fn open(listener: TcpListener, uid: &str) -> anyhow::Result<Self> {
+        let refused = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&refused);
+        let credentials = Party::listener(uid).credentials(uid);
+        let acceptor = Acceptor::open(listener, credentials, negotiator(), move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        // Lanes connect by themselves: where they are does not matter.
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let lanes = (0..LANES).map(|lane| (Party::lane(uid, lane), nowhere));
+        Ok(Self {
+            acceptor: acceptor.context("failed to accept connections")?,
+            lanes: lanes.collect(),
+            refused,
+        })
+    }
+
+    /// What each session says, until no other comes. None came at all if there are none.
+    pub(super) fn serve(
+        &self,
+        context: &CheckContext<'_>,
+        until: Instant,
+    ) -> anyhow::Result<Vec<Vec<CheckResult>>> {
+        let end = until + share(context, SESSION);
+        let mut sessions = Vec::new();
+        let mut failed = None;
+        let mut until = until;
+        loop {
+            let round = self.acceptor.begin(EPOCH, self.lanes.clone(), None);
+            let links = round.connect_all(|| Instant::now() >= until);
+            let Some(links) = links else {
+                return match failed {
+                    Some(error) if sessions.is_empty() => Err(error),
+                    Some(_) | None => Ok(sessions),
+                };
+            };
+            let links = links.into_values().collect();
+            match session(context, links, end) {
+                Ok(figures) => sessions.push(figures),
+                Err(error) => {
+                    log(&format!(
+                        "a session did not come to its end, waits for another: {error:#}"
+                    ));
+                    failed = Some(error);
+                }
+            }
+            until = end.min(Instant::now() + share(context, AGAIN));
+        }
+    }
+}
+
+fn session(
+    context: &CheckContext<'_>,
+    links: Vec<BoxedLink<Message>>,
+    end: Instant,
+) -> anyhow::Result<Vec<CheckResult>> {
+    let first = OnceLock::new();
+    let length = OnceLock::new();
+    let deadline = end.min(Instant::now() + share(context, SESSION));
+    let lanes = on_each(links, deadline, context.fault, |lane| {
+        let said = lane.hear()?;
+        let Message::Start {
+            warm_up_ms,
+            window_ms,
+        } = said
+        else {
+            bail!("the other side began with {said:?}");
+        };
+        let window = Window::new(&first, warm_up_ms, window_ms);
+        let _of_another_lane = length.set(window.length);
+        let received = lane.receive(&window)?;
+        Ok([lane.send()?, received])
+    })?;
+    let length = length.into_inner().unwrap_or_default();
+    Ok(figures(&lanes, length))
+}
+
+/// What several sessions say: the median of each direction. A wrong byte is wrong however often the
+/// others were right.
+pub(super) fn together(sessions: Vec<Vec<CheckResult>>) -> Vec<CheckResult> {
+    let mut directions: BTreeMap<String, Vec<CheckResult>> = BTreeMap::new();
+    for result in sessions.into_iter().flatten() {
+        let of_direction = directions.entry(result.device.clone()).or_default();
+        of_direction.push(result);
+    }
+    let together = directions.into_values().filter_map(|mut of_direction| {
+        let mut values = Vec::new();
+        for result in &of_direction {
+            match result.outcome {
+                Outcome::Measured { value, .. } => values.push(value),
+                Outcome::Wrong { .. } | Outcome::Error { .. } | Outcome::Skipped { .. } => {
+                    return Some(result.clone());
+                }
+            }
+        }
+        let mut result = of_direction.pop()?;
+        result.outcome = Outcome::Measured {
+            value: median(&values),
+            runs: u32::try_from(values.len()).unwrap_or(u32::MAX),
+        };
+        Some(result)
+    });
+    together.collect()
+}
