@@ -82,6 +82,20 @@ impl<'a> NodeHandle<'a> {
         }
     }
 
+    /// Lets it send so many megabits a second; none takes the limit away.
+    pub fn limit_network(&self, mbit: Option<u32>) -> Result<()> {
+        let rate = mbit.map(|mbit| format!("{mbit}mbit"));
+        let words = match &rate {
+            Some(rate) => {
+                let limit = ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"];
+                [&["replace", "dev", network::INTERFACE, "root"][..], &limit].concat()
+            }
+            None => vec!["del", "dev", network::INTERFACE, "root"],
+        };
+        let words = [&["tc", "qdisc"][..], &words].concat();
+        self.run(&words).map(|_| ())
+    }
+
     /// Kills the kubelet; it is started again within a second or two.
     pub fn restart_kubelet(&self) -> Result<()> {
         match self.cluster.engine {

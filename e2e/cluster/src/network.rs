@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::layout::{Layout, Name};
 
 /// The interface of the control plane or a node.
-const INTERFACE: &str = "eth0";
+pub(crate) const INTERFACE: &str = "eth0";
 const NAMESPACES: &str = "/run/netns";
 
 /// Makes the namespaces of the switch and the control plane and joins them.

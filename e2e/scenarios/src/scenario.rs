@@ -149,6 +149,11 @@ pub const REAL: &[Scenario] = &[
         Needs::Alone(1),
         validation::claim_is_measured_beside_the_disk
     ),
+    // It moves a node to another zone for a while.
+    scenario!(
+        Needs::Alone(3),
+        validation::network::slow_link_fails_the_node_that_is_the_cause
+    ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),
     scenario!(

@@ -1,5 +1,7 @@
 //! NodeValidations: real checks on a real node, and a verdict with figures.
 
+pub mod network;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -259,19 +261,9 @@ pub async fn throttled_node_is_below_its_floor_and_in_quarantine(context: Contex
     let value = fast.value.context("no clock was measured")?;
     enforce(&context).await?;
 
-    let fabrics: Api<Fabric> = Api::all(context.client.clone());
-    let before = fabrics.get(names::FABRIC).await?.spec.classes;
-    let with_floors = |floors: Value| {
-        let mut classes = json!(before);
-        classes[0]["floors"] = floors;
-        Patch::Merge(json!({"spec": {"classes": classes}}))
-    };
     // Half of what the node can: what neighbours of the machine do costs less, the limit more.
     let floor = json!([{"check": "CpuFrequency", "device": ALL_CORES, "value": value / 2.0}]);
-    let params = PatchParams::default();
-    fabrics
-        .patch(names::FABRIC, &params, &with_floors(floor))
-        .await?;
+    set_floors(&context, floor).await?;
     node.limit_cpu(Some(20))?;
     let slow = all_cores(&context, "slow", &name).await;
     node.limit_cpu(None)?;
@@ -287,9 +279,7 @@ pub async fn throttled_node_is_below_its_floor_and_in_quarantine(context: Contex
         "a node that is not throttled any more: {found:?}"
     );
     quarantined(&context, &name, None).await?;
-    fabrics
-        .patch(names::FABRIC, &params, &with_floors(json!([])))
-        .await?;
+    set_floors(&context, json!([])).await?;
     forget(&context, &["fast", "slow", "repaired"]).await
 }
 
@@ -339,6 +329,18 @@ async fn enforce(context: &Context) -> Result<()> {
         .create(&PostParams::default(), &object)
         .await;
     created.context("failed to create the policy")?;
+    Ok(())
+}
+
+/// Gives the first class these floors.
+async fn set_floors(context: &Context, floors: Value) -> Result<()> {
+    let fabrics: Api<Fabric> = Api::all(context.client.clone());
+    let mut classes = json!(fabrics.get(names::FABRIC).await?.spec.classes);
+    classes[0]["floors"] = floors;
+    let patch = Patch::Merge(json!({"spec": {"classes": classes}}));
+    fabrics
+        .patch(names::FABRIC, &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }
 
