@@ -27,7 +27,7 @@ struct Comparison {
     figures: &'static [Figure],
 }
 
-const COMPARISONS: [Comparison; 5] = [
+const COMPARISONS: [Comparison; 6] = [
     Comparison {
         check: "CpuFrequency",
         program: "cpu_frequency",
@@ -64,7 +64,21 @@ const COMPARISONS: [Comparison; 5] = [
             figure("read", "GB/s", "read"),
         ],
     },
+    Comparison {
+        check: NETWORK,
+        program: "network",
+        time: Duration::from_secs(6),
+        figures: &[
+            figure("one way", "GB/s", "send"),
+            figure("one way", "GB/s", "receive"),
+        ],
+    },
 ];
+
+/// It runs in a network namespace of its own, whose loopback is a link of this speed: what is measured is the link.
+const NETWORK: &str = "Network";
+const LINK: &str =
+    "ip link set lo up && tc qdisc add dev lo root tbf rate 2gbit burst 1mb latency 50ms";
 
 /// Checks that no program stands beside, and why.
 const WITHOUT_RATE: [(&str, &str); 4] = [
@@ -117,6 +131,13 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
         TOLERANCE * 100.0
     );
     for comparison in chosen {
+        let missing = ["unshare", "tc"]
+            .into_iter()
+            .find(|program| !prerequisites::found(program));
+        if let (NETWORK, Some(missing)) = (comparison.check, missing) {
+            println!("{NETWORK:<16} not run: there is no {missing}");
+            continue;
+        }
         let plain = compile(comparison.program, &folder)?;
         let pair = |plain_first| {
             pair(
@@ -164,8 +185,13 @@ fn pair(
     plain_first: bool,
 ) -> Result<Pair> {
     let time = comparison.time;
+    let network = comparison.check == NETWORK;
+    let program = |program: &PathBuf| match network {
+        true => in_namespace(program),
+        false => Command::new(program),
+    };
     let ours = || {
-        let mut ours = Command::new(validator);
+        let mut ours = program(validator);
         ours.args(["check", comparison.check])
             .arg("--task")
             .arg(task);
@@ -174,7 +200,7 @@ fn pair(
         read_ours(&command::run(&mut ours)?)
     };
     let theirs = || {
-        let mut theirs = Command::new(plain);
+        let mut theirs = program(plain);
         theirs.arg(time.as_secs().to_string()).arg(scratch);
         read_plain(&command::run(&mut theirs)?)
     };
@@ -191,6 +217,19 @@ fn pair(
         plain,
         is_quiet,
     })
+}
+
+/// A command that runs a program in a network namespace of its own. The check's other side runs beside it there.
+fn in_namespace(program: &PathBuf) -> Command {
+    let script = format!(
+        "{LINK} && case $* in *Network*)
+             \"$0\" \"$@\" --listen 127.0.0.1 --wait-ms 9000 >/dev/null 2>&1 &
+             set -- \"$@\" --partner 127.0.0.1 --partner-run bench --wait-ms 9000;;
+         esac; \"$0\" \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", &script]).arg(program);
+    command
 }
 
 /// Runs a program, if it is short several times, and says whether the machine was quiet meanwhile.

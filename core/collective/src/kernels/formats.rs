@@ -128,6 +128,9 @@ macro_rules! whole_registers {
             type Sums = Four<L>;
             const ELEMENT: usize = size_of::<$element>();
             const BYTES: usize = 4 * size_of::<L::Register>();
+            // So little is done with each byte that asking costs AMD up to a quarter, and gains
+            // Intel nothing.
+            const AHEAD: usize = 0;
 
             #[inline(always)]
             unsafe fn load(from: *const u8) -> Four<L> {

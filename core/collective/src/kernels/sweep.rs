@@ -29,7 +29,8 @@ pub(super) trait Vector {
     const ELEMENT: usize;
     /// Bytes of a block in memory.
     const BYTES: usize;
-    /// How far ahead of the loads memory is asked for, in bytes.
+    /// How far ahead of the loads memory is asked for, in bytes. 0: not at all, as the processor
+    /// does it well enough by itself.
     const AHEAD: usize = 2048;
     /// Reads a block at any alignment.
     unsafe fn load(from: *const u8) -> Self::Sums;
@@ -269,8 +270,10 @@ pub(super) unsafe fn read<V: Vector, const WHOLE: bool>(
     unsafe {
         if WHOLE {
             let from = source.as_ptr().add(at);
-            for line in (0..V::BYTES).step_by(LINE) {
-                V::Lanes::prefetch(from.wrapping_add(V::AHEAD + line));
+            if V::AHEAD > 0 {
+                for line in (0..V::BYTES).step_by(LINE) {
+                    V::Lanes::prefetch(from.wrapping_add(V::AHEAD + line));
+                }
             }
             V::load(from)
         } else {
