@@ -9,8 +9,7 @@ use std::time::Duration;
 use crds::fabric::{CapacityStatus, Fabric, FabricSpec, FabricStatus, UnusableStatus};
 use daemon::CancellationToken;
 use health::NodeUse;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use k8s_openapi::jiff;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::Patch;
 use scheduler::{Attempt, JobKind, Node, NodeReason, Snapshot, State, States, Storm};
 use serde_json::json;
@@ -18,6 +17,7 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use crate::cluster::SharedCluster;
+use crate::condition::condition;
 use crate::training_job::write::Writer;
 
 /// At most one write in this time.
@@ -107,7 +107,13 @@ fn drifted(shown: &FabricStatus, holds: bool) -> Condition {
         ),
         false => ("Same", "The Fabric is what the chart's value `fabric` says"),
     };
-    condition(shown, "Drifted", holds, reason, message.to_owned())
+    condition(
+        &shown.conditions,
+        "Drifted",
+        holds,
+        reason,
+        message.to_owned(),
+    )
 }
 
 /// Whether many nodes stopped being Ready at once: then their gangs are not the first to suspect.
@@ -131,40 +137,13 @@ fn many_not_ready(shown: &FabricStatus, storms: &[Storm]) -> Condition {
     let kind = "ManyNodesNotReady";
     if places.is_empty() {
         let message = "No more nodes are not Ready than single faults explain".to_owned();
-        return condition(shown, kind, false, "FewOrNone", message);
+        return condition(&shown.conditions, kind, false, "FewOrNone", message);
     }
     let message = format!(
         "Not Ready since nearly the same time: {}. Look at what they have in common: network, control plane, DNS",
         places.join("; ")
     );
-    condition(shown, kind, true, "AtOnce", message)
-}
-
-/// A condition, whose time moves only when it flips.
-fn condition(
-    shown: &FabricStatus,
-    kind: &str,
-    holds: bool,
-    reason: &str,
-    message: String,
-) -> Condition {
-    let status = match holds {
-        true => "True",
-        false => "False",
-    };
-    let before = shown.conditions.iter().find(|one| one.type_ == kind);
-    let since = before.filter(|one| one.status == status);
-    let now = || {
-        Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default())
-    };
-    Condition {
-        type_: kind.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        last_transition_time: since.map_or_else(now, |one| one.last_transition_time.clone()),
-        observed_generation: None,
-    }
+    condition(&shown.conditions, kind, true, "AtOnce", message)
 }
 
 /// Counts the nodes that have a class.
@@ -281,6 +260,8 @@ fn word(why: &NodeReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff;
     use scheduler::{Attempt, Policy, Ready, Timestamp};
 
     use super::*;

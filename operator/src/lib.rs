@@ -6,6 +6,7 @@ pub mod args;
 pub mod bootstrap;
 pub mod clock;
 pub mod cluster;
+mod condition;
 pub mod event;
 pub mod fabric;
 pub mod fence;

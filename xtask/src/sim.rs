@@ -20,6 +20,8 @@ Suites:
   collective  the rank machine over a simulated network with crashes and silence
   groups      several groups at once in one gang, with messages, over losses of nodes and of their memory
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
+  validation  validations beside jobs on nodes that die and are cordoned, under leaders that are killed
+  quarantine  nodes that fail, are repaired, replaced and let out, under leaders that see it late
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
                docs/measurements/runs.csv and its page, docs/protocol/faults.md
@@ -52,6 +54,18 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "any_groups_end_alike_whatever_is_lost",
     ),
     ("recovery", "collective", "gang", "losses::"),
+    (
+        "validation",
+        "scheduler",
+        "planner",
+        "validation::no_node_stays_reserved",
+    ),
+    (
+        "quarantine",
+        "health",
+        "lives",
+        "nobody_leaves_quarantine_but_by_a_run_that_passes",
+    ),
 ];
 
 fn run(mut args: Args) -> Result<ExitCode> {

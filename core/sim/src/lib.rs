@@ -33,4 +33,4 @@ pub use network::{Conditions, Network, TAIL_NS};
 pub use queue::Queue;
 pub use rng::Rng;
 pub use runner::run_tests;
-pub use seeds::{explore, for_each_seed, print_count};
+pub use seeds::{explore, for_each_seed, is_replay, print_count};

@@ -26,6 +26,11 @@ pub fn explore(count: u64, failed: &[u64], case: impl FnMut(&mut Rng)) {
     }
 }
 
+/// Whether one seed is replayed: what all together have to show, one need not.
+pub fn is_replay() -> bool {
+    number("SEED").is_some()
+}
+
 /// Prints how often something happened, in the form that `cargo xtask sim` adds up.
 #[expect(clippy::print_stdout, reason = "the counts are the result")]
 pub fn print_count(what: &str, count: u64) {

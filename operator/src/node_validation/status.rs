@@ -7,11 +7,9 @@ use crds::NodeValidation;
 use crds::node_validation::{NodeValidationStatus, ValidationPhase, ValidationVerdict};
 use scheduler::{AttemptRecord, Condition, ConditionKind, JobEvent, JobPhase, JobStatus};
 
+use crate::condition::cut;
 use crate::training_job::status::{conditions_from_api, conditions_to_api, time};
 use crate::training_job::translate::timestamp;
-
-/// Longest message of a status, in bytes: the schema counts characters, which are no more.
-const MESSAGE_BYTES: usize = 1024;
 
 /// The planner's word for a job that has its nodes and no pods yet.
 const HELD: &str = "Held";
@@ -189,11 +187,6 @@ fn phase(phase: JobPhase) -> ValidationPhase {
         JobPhase::Running | JobPhase::Interrupting => ValidationPhase::Running,
         JobPhase::Succeeded | JobPhase::Failed => ValidationPhase::Finished,
     }
-}
-
-/// A text that the schema takes.
-pub(super) fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(MESSAGE_BYTES)].to_owned()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crds::node_validation::{
 use health::{Check, Fleet, Floors, Judged, Links, Outcome, Pair, Report, Verdict};
 use scheduler::{JobKey, JobStatus};
 
-use super::status::cut;
+use crate::condition::cut;
 
 /// Results that the schema takes.
 const RESULTS: usize = 32;

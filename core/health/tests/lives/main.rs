@@ -3,7 +3,7 @@
 //! person, and nobody enters it by an error of a checker. Leaves what the cluster does to `world`.
 
 use health::{DuePlan, plan, quarantine};
-use sim::{Rng, explore, print_count};
+use sim::{Rng, explore, is_replay, print_count};
 
 use world::{World, policy};
 
@@ -120,7 +120,7 @@ fn nobody_leaves_quarantine_but_by_a_run_that_passes() {
         world.check_settled();
         totals.add(world.counts());
     });
-    assert!(totals.is_worth_it(), "{totals:?}");
+    assert!(is_replay() || totals.is_worth_it(), "{totals:?}");
     print_count("quarantines", totals.begun);
     print_count("releases", totals.ended);
 }

@@ -5,6 +5,8 @@ use health::{PolicySummary, QuarantineSummary};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
 
+use crate::condition::condition;
+
 /// Nodes that a list or a condition names.
 const NAMED: usize = 16;
 
@@ -52,14 +54,20 @@ fn overlapped(shown: &NodeValidationPolicyStatus, by: Option<&str>) -> Condition
             "No older policy selects nodes of this one".to_owned(),
         ),
     };
-    condition(shown, "Overlapped", by.is_some(), reason, message)
+    condition(
+        &shown.conditions,
+        "Overlapped",
+        by.is_some(),
+        reason,
+        message,
+    )
 }
 
 fn held(shown: &NodeValidationPolicyStatus, held: &[String]) -> Condition {
     let kind = "QuarantineHeld";
     if held.is_empty() {
         let message = "No node that failed is left out of quarantine".to_owned();
-        return condition(shown, kind, false, "WithinLimits", message);
+        return condition(&shown.conditions, kind, false, "WithinLimits", message);
     }
     let named = held[..held.len().min(NAMED)].join(", ");
     let count = held.len();
@@ -68,29 +76,5 @@ fn held(shown: &NodeValidationPolicyStatus, held: &[String]) -> Condition {
          maxQuarantinedPerLeaf leaves no room: {named}. Look for what they share, repair those \
          in quarantine, or raise a limit"
     );
-    condition(shown, kind, true, "LimitReached", message)
-}
-
-/// A condition, whose time moves only when it flips.
-fn condition(
-    shown: &NodeValidationPolicyStatus,
-    kind: &str,
-    holds: bool,
-    reason: &str,
-    message: String,
-) -> Condition {
-    let status = if holds { "True" } else { "False" };
-    let mut before = shown.conditions.iter();
-    let before = before.find(|one| one.type_ == kind && one.status == status);
-    let now = || {
-        Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default())
-    };
-    Condition {
-        type_: kind.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        last_transition_time: before.map_or_else(now, |one| one.last_transition_time.clone()),
-        observed_generation: None,
-    }
+    condition(&shown.conditions, kind, true, "LimitReached", message)
 }

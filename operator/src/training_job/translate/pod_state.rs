@@ -6,6 +6,7 @@ use crds::names;
 use scheduler::{Exit, PodState, Problem, ProgramCause};
 
 use super::timestamp;
+use crate::condition::cut;
 use crate::views::{ContainerStatusView, PodView, TerminatedView};
 
 /// Waiting reasons that mean: this image cannot be had. The kubelet alternates between some of
@@ -25,8 +26,6 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
 const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
 /// Reasons by which a kubelet reports that it lost a container over a restart of its node.
 const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
-/// Longest text that is taken over from elsewhere into a status.
-const TEXT_BYTES: usize = 1024;
 
 /// What a pod's main container does.
 pub(super) fn pod_state(view: &PodView) -> PodState {
@@ -183,14 +182,6 @@ fn because(reason: &str, message: Option<&str>) -> String {
         Some(message) => cut(&format!("{reason}: {message}")),
         None => reason.to_owned(),
     }
-}
-
-fn cut(text: &str) -> String {
-    let mut end = text.len().min(TEXT_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }
 
 /// Why a program could not go on, as the planner names it.
