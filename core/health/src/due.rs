@@ -392,7 +392,7 @@ impl<'a> Observed<'a> {
                 node,
                 due,
                 is_wanted,
-                last_partner: newest_link(runs).map(|link| link.partner.as_str()),
+                link: newest_link(runs),
             });
         }
         if policy.suspend {

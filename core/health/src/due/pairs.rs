@@ -2,6 +2,7 @@
 //! come to it at about the same time.
 
 use super::{Due, DueNode};
+use crate::links::LinkResult;
 
 /// A node without an open run.
 pub(super) struct Candidate<'a> {
@@ -9,8 +10,8 @@ pub(super) struct Candidate<'a> {
     pub(super) due: Due,
     /// Whether it is to have a run now. One that is not may be the partner of one that is.
     pub(super) is_wanted: bool,
-    /// Its partner in its newest run.
-    pub(super) last_partner: Option<&'a str>,
+    /// The newest way to a partner.
+    pub(super) link: Option<&'a LinkResult>,
 }
 
 /// A node that gets a run.
@@ -31,8 +32,9 @@ pub(super) struct Room {
 }
 
 /// Chooses nodes in their order, and for each a partner: another of the same group that the same
-/// job uses, or nobody; wanted ones first, and the last partner only if there is no other. A node
-/// that has no possible partner is alone. One for whose partner there is no room now waits.
+/// job uses, or nobody. Wanted ones come first, the last partner only if there is no other, and
+/// after a slow way rather one whose own was good. A node that has no possible partner is alone. One
+/// for whose partner there is no room now waits.
 pub(super) fn in_pairs(mut candidates: Vec<Candidate<'_>>, mut room: Room) -> Vec<Chosen<'_>> {
     let mut chosen = Vec::new();
     while let Some(at) = candidates.iter().position(|one| one.is_wanted) {
@@ -73,15 +75,20 @@ pub(super) fn alone(candidates: Vec<Candidate<'_>>, room: Room) -> Vec<Chosen<'_
 }
 
 fn partner(one: &Candidate<'_>, others: &[Candidate<'_>]) -> Option<usize> {
-    let job = |node: &'_ DueNode| node.job.as_ref().map(|used| used.job.clone());
     if one.node.group.is_empty() {
         return None;
     }
+    let job = |node: &DueNode| node.job.as_ref().map(|used| used.job.clone());
     let of_one = job(one.node);
     let fits =
-        |other: &&Candidate<'_>| other.node.group == one.node.group && job(other.node) == of_one;
-    let was_last = |other: &Candidate<'_>| one.last_partner == Some(other.node.name.as_str());
-    let fitting = || others.iter().enumerate().filter(|(_, other)| fits(other));
-    let new = fitting().find(|(_, other)| !was_last(other));
-    new.or_else(|| fitting().next()).map(|(at, _)| at)
+        |other: &Candidate<'_>| other.node.group == one.node.group && job(other.node) == of_one;
+    let was_last = |other: &Candidate<'_>| {
+        let last = one.link.map(|link| link.partner.as_str());
+        last == Some(other.node.name.as_str())
+    };
+    // Two with a slow way would not tell which of them is the cause.
+    let is_slow = |one: &Candidate<'_>| one.link.is_some_and(|link| !link.is_good);
+    let fitting = others.iter().enumerate().filter(|(_, other)| fits(other));
+    let best = fitting.min_by_key(|(_, other)| (was_last(other), is_slow(one) && is_slow(other)));
+    best.map(|(at, _)| at)
 }

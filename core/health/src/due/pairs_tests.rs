@@ -2,6 +2,8 @@
 
 use super::*;
 
+const MINUTES: i64 = 300;
+
 fn full(nodes: &[&str]) -> DuePolicy {
     DuePolicy {
         level: Level::Full,
@@ -85,6 +87,24 @@ fn the_last_partner_comes_again_only_if_there_is_no_other() {
     let ran = |name, age| with("b", true, run(name, name, NOW - age));
     let runs = [ran("a", WEEK), ran("b", DAY), ran("c", DAY)];
     assert_eq!(pairs(&policy, &nodes, &runs), ["a-c", "c-a", "b-"]);
+    assert_eq!(pairs(&policy, &nodes[..2], &runs), ["a-b", "b-a"]);
+}
+
+#[test]
+fn after_a_slow_way_the_partner_is_rather_one_whose_own_was_good() {
+    let names = ["a", "b", "c", "d"];
+    let nodes = names.map(|name| of_group("one", node(name)));
+    let policy = full(&names);
+    let ran = |name, partner, is_good, age| with(partner, is_good, run(name, name, NOW - age));
+    // Only c is not due, and only its way was good.
+    let mut runs = vec![
+        ran("a", "x", false, HOUR),
+        ran("b", "y", false, HOUR),
+        ran("c", "z", true, MINUTES),
+    ];
+    assert_eq!(pairs(&policy, &nodes[..3], &runs), ["a-c", "c-a", "b-"]);
+    // Of one that was never measured nobody knows better.
+    runs.remove(2);
     assert_eq!(pairs(&policy, &nodes[..2], &runs), ["a-b", "b-a"]);
 }
 
