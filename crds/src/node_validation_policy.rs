@@ -58,7 +58,8 @@ pub struct NodeValidationPolicySpec {
     pub node_selector: BTreeMap<String, String>,
     /// How thorough the runs are: `Quick`, `Standard` (the default) or `Full`, as `kubectl explain
     /// nodevalidation.spec.level` says it. A job that is created during a run gets the node only
-    /// when the run ends, within seconds for `Quick`, minutes for `Standard`.
+    /// when the run ends, within seconds for `Quick`, minutes for `Standard`. With `Full` two nodes
+    /// of a class and zone are validated at once and measure the network between them.
     #[serde(default = "default_level")]
     pub level: ValidationLevel,
     /// Hours from the end of a node's newest run of the level, or of a more thorough one, until the
@@ -81,6 +82,7 @@ pub struct NodeValidationPolicySpec {
     /// How many idle nodes the runs of the policy may hold at once, 1 to 256; 4 by default. Jobs
     /// never miss more idle nodes than that because of the policy. Nodes that a job has just left
     /// do not count: all its due nodes are validated side by side, before the next job gets them.
+    /// With 1 idle nodes have no partner for the check Network.
     #[serde(default = "default_max_idle_nodes")]
     #[schemars(range(min = 1, max = 256))]
     pub max_idle_nodes: u32,

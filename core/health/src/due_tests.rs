@@ -2,6 +2,7 @@
 
 use std::slice::from_ref;
 
+use super::when::jitter;
 use super::*;
 
 #[path = "due/kept_tests.rs"]

@@ -12,8 +12,7 @@ mod verdict;
 
 pub use check::{Check, Level, UnknownCheck};
 pub use due::{
-    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary,
-    plan, says_something,
+    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary, plan,
 };
 pub use fleet::{Fleet, Floors, median};
 pub use links::{LinkResult, Links, Pair};

@@ -26,6 +26,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Whether it says something about the node.
+    #[must_use]
+    pub const fn says_something(self) -> bool {
+        match self {
+            Self::Pass | Self::Warn | Self::Fail => true,
+            Self::Error | Self::Skipped => false,
+        }
+    }
+
     /// The word in the API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

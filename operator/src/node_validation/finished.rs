@@ -8,9 +8,7 @@ use crds::node_validation::{
     NodeValidationStatus, ValidationFingerprint, ValidationVerdict, WhenBusy,
 };
 use crds::{NodeValidation, names};
-use health::{
-    Check, DueRun, Findings, Fingerprint, Fleet, Level, LinkResult, Links, Verdict, says_something,
-};
+use health::{Check, DueRun, Findings, Fingerprint, Fleet, Level, LinkResult, Links, Verdict};
 
 use super::asked;
 use crate::cluster::Mirrors;
@@ -114,7 +112,7 @@ fn link(partner: Option<&str>, status: &NodeValidationStatus) -> Option<LinkResu
     let results = status.results.iter();
     let measured = results.filter(|result| {
         let check = result.check.as_str().parse();
-        check.is_ok_and(Check::is_shared) && says_something(verdict(result.verdict))
+        check.is_ok_and(Check::is_shared) && verdict(result.verdict).says_something()
     });
     let verdicts: Vec<_> = measured.map(|result| result.verdict).collect();
     let partner = partner.filter(|_| !verdicts.is_empty())?.to_owned();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{DueRun, says_something};
+use super::DueRun;
 use crate::check::Level;
 use crate::verdict::Verdict;
 
@@ -32,7 +32,7 @@ pub(super) fn superseded<'a>(
     let is_slow = |run: &&DueRun| run.link.as_ref().is_some_and(|link| !link.is_good);
     let mut slow = runs.iter().enumerate().filter(|(_, run)| is_slow(run));
     let slow_before = slow.nth(1).map(|(at, _)| at);
-    let has_result = |run: &DueRun| run.verdict.is_some_and(says_something);
+    let has_result = |run: &DueRun| run.verdict.is_some_and(Verdict::says_something);
     // What counts most comes first, since all together may be too many: the first says what has to
     // pass before the quarantine ends, the next two when the node is due and whether it failed.
     let newest = [

@@ -1,7 +1,8 @@
 //! Which nodes measure the network between them: two whose runs are created at once, so that both
 //! come to it at about the same time.
 
-use super::{Due, DueNode};
+use super::DueNode;
+use super::when::Due;
 use crate::links::LinkResult;
 
 /// A node without an open run.
