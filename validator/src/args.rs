@@ -65,4 +65,7 @@ pub struct CheckArgs {
     /// Time that it may wait for the partner node besides, in milliseconds.
     #[arg(long, default_value_t = 0)]
     pub wait_ms: u64,
+    /// Time that it may take in all, in milliseconds.
+    #[arg(long, default_value_t = 60_000)]
+    pub limit_ms: u64,
 }

@@ -63,6 +63,7 @@ fn pair<'a>(args: &'a Args, check: &CheckArgs, task: &'a ValidationTask) -> Opti
         uid,
         role: role(SocketAddr::new(ip, args.port)),
         patience: Duration::from_millis(check.wait_ms),
+        limit: Duration::from_millis(check.limit_ms),
     })
 }
 

@@ -91,18 +91,24 @@ fn results(
     let mut results = Vec::new();
     for ((check, asked), slot) in asked.into_iter().zip(slots) {
         later -= slot.limit;
-        let once = || match stop.load(Ordering::Relaxed) {
+        // Who dials measures again for both. Who listens stays as long as that may take.
+        let serves = check == Check::Network && args.listen.is_some();
+        let left = share(deadline).saturating_sub(started.elapsed() + later);
+        let first = match serves {
+            true => slot.with_repeats().up_to(left),
+            false => slot,
+        };
+        let once = |slot: TimeSlot| match stop.load(Ordering::Relaxed) {
             true => vec![failed(check, "interrupted")],
             false => one(args, &program, check, slot, stop),
         };
         let again = || {
-            let needed = started.elapsed() + slot.limit + later;
+            let repeat = slot.repeat();
+            let needed = started.elapsed() + repeat.limit + later;
             let possible = needed < share(deadline) && !stop.load(Ordering::Relaxed);
-            // Who dials measures again for both.
-            let serves = check == Check::Network && args.listen.is_some();
-            (possible && !serves).then(once)
+            (possible && !serves).then(|| once(repeat))
         };
-        let of_check = screened(once(), &asked.screens, again);
+        let of_check = screened(once(first), &asked.screens, again);
         of_check.iter().for_each(say);
         results.extend(of_check);
     }
@@ -140,6 +146,7 @@ fn one(
         command.arg("--claim").arg(claim);
     }
     command.args(["--wait-ms", &slot.wait.as_millis().to_string()]);
+    command.args(["--limit-ms", &slot.inside().as_millis().to_string()]);
     command.args(["--port", &args.port.to_string()]);
     if let Some(listen) = args.listen {
         command.args(["--listen", &listen.to_string()]);

@@ -5,6 +5,8 @@ use std::time::Duration;
 use contract::validation::PARTNER_SECONDS;
 use health::{Check, Level};
 
+use crate::results::REPEATS;
+
 /// Part of the task's deadline that the checks may use, in percent. The rest is for the pod's start
 /// and for the way of the report.
 const SHARE_PERCENT: u32 = 90;
@@ -22,6 +24,39 @@ pub(crate) struct TimeSlot {
     pub(crate) wait: Duration,
     /// Until it is given up.
     pub(crate) limit: Duration,
+}
+
+impl TimeSlot {
+    /// When a check should be over, a moment before it is given up.
+    pub(crate) fn inside(self) -> Duration {
+        self.limit.saturating_sub(START.min(self.limit / 8))
+    }
+
+    /// The slot of the check's next measurement: nobody has to be waited for any more.
+    pub(crate) fn repeat(self) -> Self {
+        let wait = self.wait.min(START);
+        Self {
+            wait,
+            limit: self.limit - self.wait + wait,
+            ..self
+        }
+    }
+
+    /// Long enough for all measurements of the other side.
+    pub(crate) fn with_repeats(self) -> Self {
+        Self {
+            limit: self.limit + self.repeat().limit * REPEATS,
+            ..self
+        }
+    }
+
+    /// No longer than this.
+    pub(crate) fn up_to(self, left: Duration) -> Self {
+        Self {
+            limit: self.limit.min(left),
+            ..self
+        }
+    }
 }
 
 /// The slots of the checks that are asked for, in their order. All limits together end before the

@@ -25,6 +25,9 @@ use when::{due, ends};
 /// most, and a node that was not old when the job got it is not much older than a week then.
 const LEAST_USE: i64 = 7 * 24 * 3600;
 
+/// Seconds in which a run on an idle node has got it. One that has not holds no node.
+const START: i64 = 120;
+
 /// A policy. All times here are in seconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DuePolicy {
@@ -271,6 +274,8 @@ struct OfPolicy {
     last: Option<i64>,
     /// How many are open on nodes that exist and that no job uses.
     running: usize,
+    /// How many of these have their node, or will soon: others wait for an agent, say.
+    holding: usize,
     /// How many wait for a job.
     waiting: usize,
 }
@@ -289,7 +294,11 @@ impl<'a> Observed<'a> {
                 of_policy.last = of_policy.last.max(Some(run.created));
                 match node.filter(|_| run.finished.is_none()) {
                     Some(node) if run.is_next && node.job.is_some() => of_policy.waiting += 1,
-                    Some(_) => of_policy.running += 1,
+                    Some(_) => {
+                        of_policy.running += 1;
+                        let is_new = run.created.saturating_add(START) > now;
+                        of_policy.holding += usize::from(run.findings.started.is_some() || is_new);
+                    }
                     None => {}
                 }
             }
@@ -324,7 +333,9 @@ impl<'a> Observed<'a> {
         plan: &mut DuePlan,
     ) -> PolicySummary {
         let mut summary = PolicySummary::default();
-        if let Some(known) = self.policies.get(policy.name.as_str()) {
+        let known = self.policies.get(policy.name.as_str());
+        let holding = known.map_or(0, |known| known.holding);
+        if let Some(known) = known {
             (summary.last, summary.running, summary.waiting) =
                 (known.last, known.running, known.waiting);
         }
@@ -384,7 +395,7 @@ impl<'a> Observed<'a> {
         idle.sort_by_key(|one| (order(one), &one.node.name));
         let most = policy.max_idle_nodes;
         let room = Room {
-            free: most.saturating_sub(summary.running),
+            free: most.saturating_sub(holding),
             most,
         };
         let any = Room {

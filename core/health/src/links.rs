@@ -51,33 +51,38 @@ impl Links {
         }
     }
 
-    /// Whether the newest way of a node to any but this one is good. Without one nobody knows.
-    fn is_good_elsewhere(&self, node: &str, except: &str) -> bool {
+    /// Whether the newest way of a node to any but this one is good, and when that was seen. Without
+    /// one nobody knows.
+    fn good_elsewhere(&self, node: &str, except: &str) -> Option<i64> {
         let ways = self.0.get(node).into_iter().flatten();
         let others = ways.filter(|(other, _)| *other != except);
         let newest = others.max_by_key(|(_, sample)| (sample.at, !sample.is_good));
-        newest.is_some_and(|(_, sample)| sample.is_good)
+        let good = newest.filter(|(_, sample)| sample.is_good);
+        good.map(|(_, sample)| sample.at)
     }
 }
 
 impl<'a> Pair<'a> {
-    /// The partners with which the node is slow, now and in the newest runs with others, and which
-    /// are good with others: none, unless they are enough to show that the node is the cause.
+    /// The partners with which the node is slow, now and before, and which are good with others:
+    /// none, unless they are enough to show that the node is the cause. Whoever was slow with it
+    /// before has been good since, and the node itself has been good with nobody since.
     pub(crate) fn witnesses(&self) -> Option<Vec<&'a str>> {
         let Self {
             node,
             partner,
             links,
         } = *self;
-        let earlier = links.0.get(node).into_iter().flatten();
-        let earlier = earlier.filter(|(_, sample)| !sample.is_good);
-        let earlier = earlier.map(|(other, _)| other.as_str());
-        let slow = [partner]
-            .into_iter()
-            .chain(earlier.filter(|other| *other != partner));
-        let witnesses: Vec<_> = slow
-            .filter(|other| links.is_good_elsewhere(other, node))
-            .collect();
+        let ways = || links.0.get(node).into_iter().flatten();
+        let good = ways().filter(|(_, sample)| sample.is_good);
+        let good = good.map(|(_, sample)| sample.at).max();
+        let before = ways().filter(|(other, sample)| {
+            let since = links.good_elsewhere(other, node);
+            let is_other = *other != partner && !sample.is_good;
+            is_other && Some(sample.at) > good && since > Some(sample.at)
+        });
+        let now = links.good_elsewhere(partner, node).map(|_| partner);
+        let before = before.map(|(other, _)| other.as_str());
+        let witnesses: Vec<_> = now.into_iter().chain(before).collect();
         (witnesses.len() >= WITNESSES).then_some(witnesses)
     }
 }
@@ -111,11 +116,11 @@ mod tests {
 
     #[test]
     fn a_node_is_the_cause_if_two_are_good_with_others_and_slow_with_it() {
-        assert_eq!(witnesses("b=d a-b c=e", "a", "c"), ["c", "b"]);
+        assert_eq!(witnesses("c=e a-b b=d", "a", "c"), ["c", "b"]);
         // Whoever ran: a way has two ends.
-        assert_eq!(witnesses("d=b b-a e=c", "a", "c"), ["c", "b"]);
+        assert_eq!(witnesses("e=c b-a d=b", "a", "c"), ["c", "b"]);
         // The partners say nothing of each other's.
-        assert_eq!(witnesses("b=d a-b c=e", "c", "a"), [""; 0]);
+        assert_eq!(witnesses("c=e a-b b=d", "c", "a"), [""; 0]);
     }
 
     #[test]
@@ -124,13 +129,15 @@ mod tests {
             "",
             // One partner only.
             "c=e",
-            // The other was never good elsewhere.
+            // The other was not good elsewhere since.
             "a-b c=e",
+            "b=d a-b c=e",
             "a-b b-d c=e",
             // It was, and is not any more.
-            "b=d a-b b-e c=e",
-            // The node was good with it since.
-            "b=d a-b a=b c=e",
+            "a-b b=d b-e c=e",
+            // The node was good since, with it or with another.
+            "a-b b=d a=b c=e",
+            "a-b b=d a=f c=e",
             // Good only with the node itself.
             "a=b a-b c=e",
         ] {
@@ -146,7 +153,7 @@ mod tests {
                 let partner = "b".to_owned();
                 links.push("a", 1, &LinkResult { partner, is_good });
             }
-            assert!(!links.is_good_elsewhere("a", "c"));
+            assert_eq!(links.good_elsewhere("a", "c"), None);
         }
     }
 }

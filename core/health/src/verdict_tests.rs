@@ -245,9 +245,9 @@ fn what_two_nodes_share_fails_only_the_one_that_others_show_to_be_the_cause() {
         let partner = partner.to_owned();
         links.push(node, at, &LinkResult { partner, is_good });
     };
-    push("b", 1, "d", true);
+    push("c", 1, "e", true);
     push("a", 2, "b", false);
-    push("c", 3, "e", true);
+    push("b", 3, "d", true);
     let judged = |node, partner, outcome: Outcome| {
         let report = report(&[(Check::Network, "send", outcome)]);
         let pair = Pair {

@@ -143,12 +143,20 @@ pub fn verdicts(mirrors: &Mirrors) -> BTreeMap<Verdict, i64> {
     counts
 }
 
-/// What the runs that are kept found of the network between nodes.
+/// What the runs that are kept found of the network between nodes, since these exist.
 pub(super) fn links(mirrors: &Mirrors) -> Links {
     let mut links = Links::default();
+    let was_there = |node: &str, at: i64| {
+        let node = mirrors.nodes.get("", node);
+        let at = u64::try_from(at).unwrap_or(0);
+        node.is_some_and(|node| node.created.as_millis() / 1000 <= at)
+    };
     for mirrored in mirrors.validations.resting() {
         if let MirroredJob::Over(Over { run: Some(run), .. }) = mirrored
             && let (Some(at), Some(link)) = (run.finished, &run.link)
+            && [&run.node, &link.partner]
+                .into_iter()
+                .all(|node| was_there(node, at))
         {
             links.push(&run.node, at, link);
         }

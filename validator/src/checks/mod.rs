@@ -62,8 +62,7 @@ struct Module {
 pub(crate) fn results(check: Check, context: &CheckContext<'_>) -> Vec<CheckResult> {
     let module = module(check);
     if let Some(detail) = (module.lacks)(context) {
-        let detail = detail.to_owned();
-        return vec![whole(check, Outcome::Skipped { detail })];
+        return vec![skipped(check, detail)];
     }
     (module.run)(context).unwrap_or_else(|error| vec![failed(check, format!("{error:#}"))])
 }
@@ -97,7 +96,8 @@ fn module(check: Check) -> Module {
         Check::Gpu => never(|_| Some("GPU checks come with a later release")),
         Check::Network => Module {
             lacks: |context| {
-                let none = "no partner: spec.partnerNodeName names none, or its run did not start";
+                let none = "no partner: spec.partnerNodeName names none, or a node of another class or \
+                            zone, or one whose run did not start";
                 context.pair.is_none().then_some(none)
             },
             run: |context| match &context.pair {
@@ -115,6 +115,12 @@ fn measured(check: Check, device: impl Into<String>, value: f64) -> CheckResult 
         device: device.into(),
         ..whole(check, Outcome::Measured { value, runs: 1 })
     }
+}
+
+/// It cannot run.
+fn skipped(check: Check, detail: impl Into<String>) -> CheckResult {
+    let detail = detail.into();
+    whole(check, Outcome::Skipped { detail })
 }
 
 /// A wrong answer of a device.

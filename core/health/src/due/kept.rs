@@ -40,6 +40,7 @@ pub(super) fn superseded<'a>(
         newest(&|run| run.level >= level),
         newest(&|run| run.level >= level && has_result(run)),
         newest(&|run| run.verdict == Some(Verdict::Fail)),
+        newest(&|run| run.link.is_some()),
         slow_before,
         newest(&|run| run.level == Some(Level::Full)),
         newest(&|run| run.level == Some(Level::Standard)),

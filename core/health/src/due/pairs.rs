@@ -81,8 +81,10 @@ fn partner(one: &Candidate<'_>, others: &[Candidate<'_>]) -> Option<usize> {
     }
     let job = |node: &DueNode| node.job.as_ref().map(|used| used.job.clone());
     let of_one = job(one.node);
-    let fits =
-        |other: &Candidate<'_>| other.node.group == one.node.group && job(other.node) == of_one;
+    let fits = |other: &Candidate<'_>| {
+        let may_be = other.is_wanted || other.node.quarantine.is_none();
+        may_be && other.node.group == one.node.group && job(other.node) == of_one
+    };
     let was_last = |other: &Candidate<'_>| {
         let last = one.link.map(|link| link.partner.as_str());
         last == Some(other.node.name.as_str())

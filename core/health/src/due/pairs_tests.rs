@@ -1,6 +1,7 @@
 //! Tests of `pairs`: who measures the network with whom, and how soon again if it was slow.
 
 use super::*;
+use crate::check::Check;
 
 const MINUTES: i64 = 300;
 
@@ -33,11 +34,16 @@ fn with(partner: &str, is_good: bool, run: DueRun) -> DueRun {
     }
 }
 
-/// Each node that gets a run, with its partner.
+/// Each node that gets a run, with its partner. None is open.
 fn pairs(policy: &DuePolicy, nodes: &[DueNode], runs: &[DueRun]) -> Vec<String> {
     let plan = plan_one(policy, nodes, runs, NOW);
     let summary = &plan.policies[&policy.name];
     assert_eq!(summary.running + summary.waiting, plan.create.len());
+    pairs_beside(policy, nodes, runs)
+}
+
+fn pairs_beside(policy: &DuePolicy, nodes: &[DueNode], runs: &[DueRun]) -> Vec<String> {
+    let plan = plan_one(policy, nodes, runs, NOW);
     let create = plan.create.into_iter();
     let pairs = create.map(|run| format!("{}-{}", run.node, run.partner.unwrap_or_default()));
     pairs.collect()
@@ -134,6 +140,21 @@ fn a_pair_waits_until_there_is_room_for_two() {
 }
 
 #[test]
+fn a_run_that_waits_for_an_agent_takes_no_room() {
+    let names = ["a", "b", "c"];
+    let nodes = names.map(|name| of_group("one", node(name)));
+    let mut policy = full(&names);
+    policy.max_idle_nodes = 2;
+    let waits = |created| DueRun {
+        created,
+        ..open("1", "c")
+    };
+    assert_eq!(pairs_beside(&policy, &nodes, &[waits(NOW - 60)]), [""; 0]);
+    let since_long = [waits(NOW - HOUR)];
+    assert_eq!(pairs_beside(&policy, &nodes, &since_long), ["a-b", "b-a"]);
+}
+
+#[test]
 fn a_slow_way_is_measured_again_soon_and_ever_later_while_it_stays_slow() {
     let policy = full(&["a"]);
     let due_after = |runs: &[DueRun]| {
@@ -147,18 +168,19 @@ fn a_slow_way_is_measured_again_soon_and_ever_later_while_it_stays_slow() {
         let runs = [slow("1", NOW - gap), slow("2", NOW)];
         assert_eq!(due_after(&runs), (2 * gap, DueReason::SlowLink));
     }
+    let failed = DueRun {
+        findings: Findings {
+            failed: [(Check::Network, "send".to_owned())].into(),
+            ..Findings::default()
+        },
+        ..slow("2", NOW)
+    };
     // As if it were not slow: once a week.
     let runs = [slow("1", NOW - 4 * DAY), slow("2", NOW)];
     assert_eq!(due_after(&runs).1, DueReason::Interval);
     for runs in [
         [slow("1", NOW - HOUR), good("2", NOW)],
-        [
-            slow("1", NOW - HOUR),
-            DueRun {
-                verdict: Some(Verdict::Fail),
-                ..slow("2", NOW)
-            },
-        ],
+        [slow("1", NOW - HOUR), failed],
     ] {
         assert_eq!(due_after(&runs).1, DueReason::Interval);
     }
@@ -175,4 +197,13 @@ fn the_slow_run_before_the_newest_is_kept() {
     ];
     let plan = plan_one(&full(&["a"]), &[node("a")], &runs, NOW);
     assert_eq!(plan.delete, ["1", "3"]);
+    // What was measured last is kept, whatever else ran since.
+    let mut runs = vec![run("1", false, 10), run("2", true, 20), run("3", false, 30)];
+    let skipped = |name, end| DueRun {
+        link: None,
+        ..run(name, true, end)
+    };
+    runs.extend([skipped("4", 40), skipped("5", 50)]);
+    let plan = plan_one(&full(&["a"]), &[node("a")], &runs, NOW);
+    assert_eq!(plan.delete, ["2", "4"]);
 }

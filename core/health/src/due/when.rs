@@ -52,22 +52,25 @@ fn restarted(node: &DueNode, runs: &[&DueRun]) -> bool {
         && newest.is_some_and(|run| elsewhere(run))
 }
 
-/// How soon a node is due again whose newest run found a slow way to its partner: after an hour,
-/// and after each such run in twice the time since the one before. So a way that stays slow with
-/// everybody, as with a floor that is too high, does not cost a run an hour for ever.
-fn slow_link(runs: &[&DueRun]) -> Option<i64> {
-    let is_slow = |run: &&&DueRun| run.link.as_ref().is_some_and(|link| !link.is_good);
-    let newest = runs.iter().find(|run| run.finished.is_some())?;
+/// How soon after its newest run a node is due again whose newest measured way was slow: after an
+/// hour, and then after twice the time between such runs, or as long as it has not been measured.
+/// So a way that stays slow with everybody, as with a floor that is too high, does not cost a run an
+/// hour for ever.
+fn slow_link(runs: &[&DueRun], since: i64) -> Option<i64> {
+    let measured = runs
+        .iter()
+        .filter_map(|run| Some((run, run.link.as_ref()?)));
+    let mut slow = measured.take_while(|(_, link)| !link.is_good);
+    let (newest, _) = slow.next()?;
+    let mut failed = newest.findings.failed.iter();
     // Of a Fail the cause is known.
-    if !is_slow(&newest) || newest.verdict == Some(Verdict::Fail) {
+    if failed.any(|(check, _)| check.is_shared()) {
         return None;
     }
-    let mut ends = runs.iter().filter(is_slow).filter_map(|run| run.finished);
-    let wait = match (ends.next(), ends.next()) {
-        (Some(newest), Some(before)) => newest.saturating_sub(before).saturating_mul(2),
-        _ => SUSPECT_INTERVAL,
-    };
-    Some(wait.max(SUSPECT_INTERVAL))
+    let at = newest.finished?;
+    let before = slow.next().and_then(|(run, _)| run.finished);
+    let gap = before.map_or(0, |before| at.saturating_sub(before).saturating_mul(2));
+    Some(gap.max(since.saturating_sub(at)).max(SUSPECT_INTERVAL))
 }
 
 /// When a node without an open run is due. `runs` are the newest first.
@@ -92,7 +95,7 @@ pub(super) fn due(
     let hurry = match () {
         () if restarted(node, runs) => Some((SUSPECT_INTERVAL, DueReason::Restarted)),
         () if policy.suspect_nodes && node.suspect => Some((soon, DueReason::Suspect)),
-        () => slow_link(runs).map(|wait| (wait, DueReason::SlowLink)),
+        () => slow_link(runs, since).map(|wait| (wait, DueReason::SlowLink)),
     };
     let (wait, reason) = match hurry.filter(|(soon, _)| *soon < wait) {
         Some(hurry) => hurry,

@@ -1,18 +1,19 @@
 //! The side that dials: it decides when a session begins and how long it counts.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, bail};
 use health::CheckResult;
 use link::connect::Round;
 use link::transport::BoxedLink;
 
 use super::lane::{Window, on_each};
 use super::protocol::{EPOCH, LANES, Message, Party, negotiator};
-use super::{CheckContext, Pair, SESSION, WARM_UP, WINDOW, figures, share};
+use super::{CheckContext, Pair, SESSION, WARM_UP, WINDOW, absent, figures, share};
 
 /// How long is looked for why nobody answers.
 const LOOK: Duration = Duration::from_millis(500);
@@ -23,7 +24,10 @@ pub(super) fn run(
     address: SocketAddr,
     until: Instant,
 ) -> anyhow::Result<Vec<CheckResult>> {
-    let links = connect(address, pair.uid, until)?;
+    let links = match connect(address, pair.uid, until)? {
+        Ok(links) => links,
+        Err(detail) => return Ok(absent(detail)),
+    };
     let deadline = Instant::now() + share(context, SESSION);
     let [warm_up_ms, window_ms] = [WARM_UP, WINDOW]
         .map(|part| u32::try_from(share(context, part).as_millis()).unwrap_or(u32::MAX));
@@ -41,11 +45,12 @@ pub(super) fn run(
     Ok(figures(&lanes, window.length))
 }
 
+/// The lanes, or why the partner is not there.
 fn connect(
     address: SocketAddr,
     uid: &str,
     until: Instant,
-) -> anyhow::Result<Vec<BoxedLink<Message>>> {
+) -> anyhow::Result<Result<Vec<BoxedLink<Message>>, String>> {
     let negotiator = Arc::new(negotiator());
     let connect = |lane| {
         let credentials = Party::lane(uid, lane).credentials(uid);
@@ -53,19 +58,26 @@ fn connect(
         let round = Round::new(credentials, Arc::clone(&negotiator), EPOCH, members, None);
         let links = round.connect_all(|| Instant::now() >= until);
         let link = links.and_then(|mut links| links.pop_first());
-        link.map_or_else(|| Err(unreachable(&address)), |(_, link)| Ok(link))
+        Some(link?.1)
     };
-    (0..LANES).map(connect).collect()
+    let links: Option<Vec<_>> = (0..LANES).map(connect).collect();
+    match links {
+        Some(links) => Ok(Ok(links)),
+        None => unreachable(&address).map(Err),
+    }
 }
 
-/// Why the partner is not reached, and what to do.
-fn unreachable(address: &SocketAddr) -> anyhow::Error {
+/// Why the partner is not reached, and what to do. Where nobody listens its run does not wait.
+fn unreachable(address: &SocketAddr) -> anyhow::Result<String> {
     match TcpStream::connect_timeout(address, LOOK) {
-        Ok(_) => anyhow!(
+        Ok(_) => bail!(
             "failed to agree with the partner at {address}: somebody answers, but not for this \
              run: is it the pod of the partner's run?"
         ),
-        Err(error) => anyhow!(
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(format!(
+            "the run on the partner node does not wait at {address}: was it there before this one?"
+        )),
+        Err(error) => bail!(
             "failed to reach the partner at {address} ({}): is its pod Running? does a \
              NetworkPolicy or firewall block it?",
             error.kind()

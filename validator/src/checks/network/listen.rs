@@ -8,15 +8,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use health::{Check, CheckResult, Outcome, median};
+use health::{CheckResult, Outcome, median};
 use link::connect::Acceptor;
 use link::transport::BoxedLink;
 
 use super::lane::{Window, on_each};
 use super::protocol::{EPOCH, LANES, Message, Party, negotiator};
-use super::{AGAIN, CheckContext, Pair, SESSION, figures, share};
+use super::{AGAIN, CheckContext, Pair, SESSION, absent, figures, share};
 use crate::log;
-use crate::results::whole;
 
 pub(super) fn run(
     context: &CheckContext<'_>,
@@ -28,7 +27,8 @@ pub(super) fn run(
         TcpListener::bind(address).with_context(|| format!("failed to listen at {address}"))?;
     let port = Port::open(listener, pair.uid)?;
     log(&format!("waits for its partner at {address}"));
-    let sessions = port.serve(context, until)?;
+    let end = until - pair.patience + pair.limit;
+    let sessions = port.serve(context, until, end)?;
     if sessions.is_empty() {
         let refused = port.refused.load(Ordering::Relaxed);
         let detail = format!(
@@ -36,7 +36,7 @@ pub(super) fn run(
              were refused): is that node free?",
             pair.patience.as_secs()
         );
-        return Ok(vec![whole(Check::Network, Outcome::Skipped { detail })]);
+        return Ok(absent(detail));
     }
     Ok(together(sessions))
 }
@@ -67,13 +67,14 @@ impl Port {
         })
     }
 
-    /// What each session says, until no other comes. None came at all if there are none.
+    /// What each session says, until no other comes or the end is near. None came at all if there
+    /// are none.
     pub(super) fn serve(
         &self,
         context: &CheckContext<'_>,
         until: Instant,
+        end: Instant,
     ) -> anyhow::Result<Vec<Vec<CheckResult>>> {
-        let end = until + share(context, SESSION);
         let mut sessions = Vec::new();
         let mut failed = None;
         let mut until = until;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use health::{Check, CheckResult};
 
-use super::{CheckContext, measured, wrong};
+use super::{CheckContext, measured, skipped, wrong};
 use protocol::Tally;
 
 /// In sixteenths of the budget: a direction's warm-up and its window, of which the two directions
@@ -32,6 +32,8 @@ pub(crate) struct Pair<'a> {
     pub(crate) role: Role,
     /// How long it waits for the other.
     pub(crate) patience: Duration,
+    /// How long it takes at most.
+    pub(crate) limit: Duration,
 }
 
 /// What a side does.
@@ -49,6 +51,11 @@ pub(super) fn run(context: &CheckContext<'_>, pair: &Pair<'_>) -> anyhow::Result
         Role::Dial(address) => dial::run(context, pair, address, started + pair.patience),
         Role::Listen(address) => listen::run(context, pair, address, started + pair.patience),
     }
+}
+
+/// The partner is not there, and says nothing of this node.
+fn absent(detail: String) -> Vec<CheckResult> {
+    vec![skipped(Check::Network, detail)]
 }
 
 /// A part of the check's budget.

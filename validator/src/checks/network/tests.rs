@@ -32,6 +32,7 @@ fn dials(address: SocketAddr) -> CheckContext<'static> {
             uid: "the-uid",
             role: Role::Dial(address),
             patience: Duration::from_secs(1),
+            limit: LIMIT,
         }),
         ..small(Path::new("/"))
     }
@@ -46,7 +47,10 @@ fn with_partner(fault: Option<BitFlip>, dial: impl FnOnce(&CheckContext<'_>)) ->
     };
     let port = &port;
     thread::scope(|scope| {
-        let serving = scope.spawn(move || port.serve(&context, Instant::now() + LIMIT).unwrap());
+        let serving = scope.spawn(move || {
+            let end = Instant::now() + LIMIT;
+            port.serve(&context, end, end).unwrap()
+        });
         dial(&dials(address));
         together(serving.join().unwrap())
     })
@@ -125,18 +129,26 @@ fn error(context: &CheckContext<'_>) -> String {
 
 #[test]
 fn who_is_not_there_or_another_runs_partner_is_named_with_what_to_do() {
-    let nobody = error(&dials(([127, 0, 0, 1], 1).into()));
+    let nobody = results(Check::Network, &dials(([127, 0, 0, 1], 1).into()));
+    let [
+        CheckResult {
+            outcome: Outcome::Skipped { detail },
+            ..
+        },
+    ] = &nobody[..]
+    else {
+        panic!("{nobody:?}");
+    };
     assert_eq!(
-        nobody,
-        "failed to reach the partner at 127.0.0.1:1 (connection refused): is its pod Running? does \
-         a NetworkPolicy or firewall block it?"
+        detail,
+        "the run on the partner node does not wait at 127.0.0.1:1: was it there before this one?"
     );
     let (other, address) = port("another-uid");
     let other = &other;
     thread::scope(|scope| {
         let context = dials(address);
         let until = Instant::now() + Duration::from_secs(2);
-        let serving = scope.spawn(move || other.serve(&context, until).unwrap());
+        let serving = scope.spawn(move || other.serve(&context, until, until).unwrap());
         let stranger = error(&context);
         assert!(stranger.contains("but not for this run"), "{stranger}");
         assert_eq!(serving.join().unwrap(), Vec::<Vec<CheckResult>>::new());
