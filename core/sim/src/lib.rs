@@ -1,6 +1,6 @@
-//! The one seeded simulator: random numbers, virtual time, a network, hosts and crash points. Generic over what is
-//! simulated. A protocol of processes on several machines implements [`Simulation`] over [`Hosts`]; anything else
-//! writes its own loop:
+//! The one seeded simulator: random numbers, virtual time, a network, hosts, crash points, a disk, and a judge of
+//! histories. Generic over what is simulated. A protocol of processes on several machines implements [`Simulation`]
+//! over [`Hosts`]; anything else writes its own loop:
 //!
 //! ```
 //! use sim::{Conditions, Network, Queue, Rng};
@@ -20,6 +20,8 @@
 
 mod crash;
 pub mod damage;
+mod disk;
+pub mod history;
 mod hosts;
 mod network;
 mod queue;
@@ -28,6 +30,7 @@ mod runner;
 mod seeds;
 
 pub use crash::CrashPoint;
+pub use disk::{Disk, DiskError, SECTOR};
 pub use hosts::{Hosts, Simulation, To};
 pub use network::{Conditions, Network, TAIL_NS};
 pub use queue::Queue;
