@@ -27,7 +27,7 @@ pub trait Sequential {
 
 /// A call that somebody made.
 #[derive(Clone, Debug)]
-pub struct Event<S: Sequential> {
+pub struct Invocation<S: Sequential> {
     /// What it is about.
     pub key: u64,
     /// What was asked.
@@ -48,8 +48,8 @@ pub struct Unexplained {
 }
 
 /// Judges a history. Panics if a key has more than [`MOST_CALLS`].
-pub fn linearize<S: Sequential>(events: &[Event<S>]) -> Result<(), Unexplained> {
-    let mut by_key: BTreeMap<u64, Vec<&Event<S>>> = BTreeMap::new();
+pub fn linearize<S: Sequential>(events: &[Invocation<S>]) -> Result<(), Unexplained> {
+    let mut by_key: BTreeMap<u64, Vec<&Invocation<S>>> = BTreeMap::new();
     for event in events {
         by_key.entry(event.key).or_default().push(event);
     }
@@ -75,7 +75,7 @@ pub fn linearize<S: Sequential>(events: &[Event<S>]) -> Result<(), Unexplained> 
 
 /// The search for an order, by Wing and Gong, that comes to no state twice, as Lowe's does.
 struct Search<'a, S: Sequential> {
-    events: &'a [&'a Event<S>],
+    events: &'a [&'a Invocation<S>],
     /// Which calls were done, and the state then.
     seen: BTreeSet<(u64, S::State)>,
     /// The most answered calls that were done.
@@ -119,7 +119,7 @@ impl<S: Sequential> Search<'_, S> {
     }
 
     fn show(&self) -> String {
-        let line = |(at, event): (usize, &&Event<S>)| {
+        let line = |(at, event): (usize, &&Invocation<S>)| {
             let mark = if self.best & 1 << at == 0 { " " } else { "*" };
             let end = match &event.end {
                 Some((end, answer)) => format!("{end}: {answer:?}"),
@@ -160,8 +160,8 @@ mod tests {
         }
     }
 
-    fn write(value: u8, begin: u64, end: Option<u64>) -> Event<Register> {
-        Event {
+    fn write(value: u8, begin: u64, end: Option<u64>) -> Invocation<Register> {
+        Invocation {
             key: 1,
             call: Ask::Write(value),
             begin,
@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    fn read(value: u8, begin: u64, end: u64) -> Event<Register> {
-        Event {
+    fn read(value: u8, begin: u64, end: u64) -> Invocation<Register> {
+        Invocation {
             key: 1,
             call: Ask::Read,
             begin,
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn keys_are_judged_apart() {
-        let of = |key, event: Event<Register>| Event { key, ..event };
+        let of = |key, event: Invocation<Register>| Invocation { key, ..event };
         let one = [of(1, write(7, 1, Some(2))), of(2, read(0, 3, 4))];
         assert_eq!(linearize(&one), Ok(()));
         let two = [
@@ -226,8 +226,8 @@ mod tests {
     }
 
     /// Clients of one register, whose calls take effect at a random moment within them.
-    fn history(rng: &mut Rng) -> Vec<Event<Register>> {
-        let mut calls: Vec<(u64, Event<Register>)> = Vec::new();
+    fn history(rng: &mut Rng) -> Vec<Invocation<Register>> {
+        let mut calls: Vec<(u64, Invocation<Register>)> = Vec::new();
         for _ in 0..4 {
             let mut now = rng.range(0..10);
             for _ in 0..12 {
