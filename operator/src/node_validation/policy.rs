@@ -96,7 +96,7 @@ impl PolicyKeeper {
             uids,
         } = look;
         let writer = &self.writer;
-        for run in plan.create.iter().take(WRITES) {
+        for run in first(&plan.create) {
             let Some(policy) = policies.get(&run.policy) else {
                 continue;
             };
@@ -185,6 +185,19 @@ fn look(mirrors: &Mirrors, seen: &NodesSeen) -> Option<Look> {
     })
 }
 
+/// The runs to create now. Two that measure the network between them are not parted.
+fn first(create: &[NewRun]) -> &[NewRun] {
+    let mut end = create.len().min(WRITES);
+    let parts = |end: usize| {
+        let (last, next) = (create.get(end.checked_sub(1)?)?, create.get(end)?);
+        (last.partner.as_ref() == Some(&next.node)).then_some(())
+    };
+    if parts(end).is_some() {
+        end += 1;
+    }
+    &create[..end]
+}
+
 /// The run of a policy, as it is created.
 fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
     let when_busy = match run.is_next {
@@ -218,4 +231,38 @@ fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
 /// Seconds of a time of the planner's.
 fn seconds(millis: u64) -> i64 {
     i64::try_from(millis / 1000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use health::{DueReason, Level};
+
+    use super::*;
+
+    #[test]
+    fn what_is_created_at_once_has_a_limit_that_parts_no_pair() {
+        let run = |at: usize| {
+            let node = |at: usize| format!("n{at:03}");
+            // The first is alone, then come pairs: 1 with 2, 3 with 4.
+            let partner = match at {
+                0 => None,
+                _ if at.is_multiple_of(2) => Some(node(at - 1)),
+                _ => Some(node(at + 1)),
+            };
+            NewRun {
+                policy: "weekly".to_owned(),
+                node: node(at),
+                level: Level::Full,
+                name: node(at),
+                reason: DueReason::New,
+                is_next: false,
+                partner,
+            }
+        };
+        let runs: Vec<_> = (0..99).map(run).collect();
+        assert_eq!(first(&runs).len(), WRITES + 1);
+        assert_eq!(first(&runs[1..]).len(), WRITES);
+        assert_eq!(first(&runs[..5]).len(), 5);
+        assert!(first(&[]).is_empty());
+    }
 }
