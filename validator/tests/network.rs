@@ -16,6 +16,9 @@ use health::{Check, CheckResult, Outcome, Report};
 use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_validator");
+/// Budgets in milliseconds. Who listens waits a quarter of its own for another session.
+const DIALS: &str = "2000";
+const LISTENS: &str = "8000";
 /// Uid of the run that listens.
 const UID: &str = "the-uid";
 
@@ -101,13 +104,13 @@ impl Validation {
     }
 
     /// The check alone, as a run starts it.
-    fn check(&self, wait: Duration, words: &[&str]) -> Command {
+    fn check(&self, budget_ms: &str, wait: Duration, words: &[&str]) -> Command {
         let wait = wait.as_millis().to_string();
         let mut command = self.command(&[
             "check",
             "Network",
             "--budget-ms",
-            "2000",
+            budget_ms,
             "--wait-ms",
             &wait,
         ]);
@@ -118,7 +121,9 @@ impl Validation {
     fn dial(&self, partner: SocketAddr) -> Child {
         let (ip, port) = (partner.ip().to_string(), partner.port().to_string());
         let words = ["--partner", &ip, "--partner-run", UID, "--port", &port];
-        self.check(Duration::from_secs(1), &words).spawn().unwrap()
+        self.check(DIALS, Duration::from_secs(1), &words)
+            .spawn()
+            .unwrap()
     }
 
     /// A whole run.
@@ -146,7 +151,7 @@ impl Listener {
         let validation = Validation::new(UID);
         let ip = address();
         let words = ["--listen", &ip.to_string()];
-        let mut process = validation.check(wait, &words).spawn().unwrap();
+        let mut process = validation.check(LISTENS, wait, &words).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
         log.read_line(&mut line).unwrap();
@@ -209,7 +214,9 @@ fn both_sides_measure_whoever_else_connects_and_end() {
     let ip = listener.address.ip().to_string();
     let words = ["--partner", &ip, "--partner-run", "another-uid"];
     let validation = Validation::new("the-dialler's-uid");
-    let stranger = validation.check(Duration::from_secs(1), &words).spawn();
+    let stranger = validation
+        .check(DIALS, Duration::from_secs(1), &words)
+        .spawn();
     let refused = results(stranger.unwrap());
     assert!(
         matches!(&refused[..], [(_, Outcome::Error { detail })] if detail.contains("somebody answers")),
@@ -296,7 +303,7 @@ fn bytes_that_change_on_the_way_are_found_in_both_directions() {
 }
 
 fn a_partner_that_stalls_is_an_error_and_the_other_checks_go_on() {
-    let listener = Listener::start(Duration::from_secs(60));
+    let listener = Listener::start(Duration::from_secs(15));
     let through = proxy(listener.address, Harm::Stalls);
     let validation = Validation::new("the-dialler's-uid");
     let results = validation.run(through);
@@ -359,7 +366,9 @@ fn a_partner_that_does_not_come_is_skipped_with_the_reason() {
     let taken = held.local_addr().unwrap();
     let words = ["--listen", &taken.ip().to_string()];
     let validation = Validation::new(UID);
-    let check = validation.check(Duration::from_secs(1), &words).spawn();
+    let check = validation
+        .check(LISTENS, Duration::from_secs(1), &words)
+        .spawn();
     let failed = results(check.unwrap());
     drop(held);
     assert!(

@@ -77,10 +77,10 @@ impl Port {
     ) -> anyhow::Result<Vec<Vec<CheckResult>>> {
         let mut sessions = Vec::new();
         let mut failed = None;
-        let mut until = until;
+        let mut next = until;
         loop {
             let round = self.acceptor.begin(EPOCH, self.lanes.clone(), None);
-            let links = round.connect_all(|| Instant::now() >= until);
+            let links = round.connect_all(|| Instant::now() >= next);
             let Some(links) = links else {
                 return match failed {
                     Some(error) if sessions.is_empty() => Err(error),
@@ -97,7 +97,10 @@ impl Port {
                     failed = Some(error);
                 }
             }
-            until = end.min(Instant::now() + share(context, AGAIN));
+            let again = Instant::now() + share(context, AGAIN);
+            // Whoever failed may come again as long as nobody else has.
+            let patient = sessions.is_empty().then_some(until);
+            next = patient.map_or(again, |until| until.max(again)).min(end);
         }
     }
 }

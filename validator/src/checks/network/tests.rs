@@ -41,8 +41,11 @@ fn dials(address: SocketAddr) -> CheckContext<'static> {
 /// Dials a side that listens, and returns what that reports.
 fn with_partner(fault: Option<BitFlip>, dial: impl FnOnce(&CheckContext<'_>)) -> Vec<CheckResult> {
     let (port, address) = port("the-uid");
+    // It waits a quarter of this for another session.
+    let budget = Duration::from_secs(8);
     let context = CheckContext {
         fault,
+        budget,
         ..dials(address)
     };
     let port = &port;
