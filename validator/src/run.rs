@@ -92,7 +92,7 @@ fn results(
     for ((check, asked), slot) in asked.into_iter().zip(slots) {
         later -= slot.limit;
         // Who dials measures again for both. Who listens stays as long as that may take.
-        let serves = check == Check::Network && args.listen.is_some();
+        let serves = check.is_shared() && args.listen.is_some();
         let left = share(deadline).saturating_sub(started.elapsed() + later);
         let first = match serves {
             true => slot.with_repeats().up_to(left),

@@ -112,12 +112,10 @@ fn budget(check: Check, level: Level) -> Duration {
 
 /// How long a check waits for another node at most.
 fn wait(check: Check) -> Duration {
-    let needs_partner = check == Check::Network;
-    Duration::from_secs(if needs_partner {
-        PARTNER_SECONDS.into()
-    } else {
-        0
-    })
+    match check.is_shared() {
+        true => Duration::from_secs(PARTNER_SECONDS.into()),
+        false => Duration::ZERO,
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! counts as ignored, with the reason.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -67,6 +68,12 @@ fn address() -> Ipv4Addr {
     Ipv4Addr::new(127, 94, 10, 1 + LAST.fetch_add(1, Ordering::Relaxed))
 }
 
+/// What makes a validator dial this one.
+fn dials(partner: SocketAddr) -> [String; 6] {
+    let (ip, port) = (partner.ip().to_string(), partner.port().to_string());
+    ["--partner", &ip, "--partner-run", UID, "--port", &port].map(str::to_owned)
+}
+
 /// A run of checks, and the processes that have its task.
 struct Validation {
     folder: TempDir,
@@ -93,7 +100,7 @@ impl Validation {
         Self { folder }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, words: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(BINARY);
         command.arg("--task").arg(self.folder.path().join("task"));
         command
@@ -104,7 +111,7 @@ impl Validation {
     }
 
     /// The check alone, as a run starts it.
-    fn check(&self, budget_ms: &str, wait: Duration, words: &[&str]) -> Command {
+    fn check(&self, budget_ms: &str, wait: Duration, words: &[impl AsRef<OsStr>]) -> Command {
         let wait = wait.as_millis().to_string();
         let mut command = self.command(&[
             "check",
@@ -119,8 +126,7 @@ impl Validation {
     }
 
     fn dial(&self, partner: SocketAddr) -> Child {
-        let (ip, port) = (partner.ip().to_string(), partner.port().to_string());
-        let words = ["--partner", &ip, "--partner-run", UID, "--port", &port];
+        let words = dials(partner);
         self.check(DIALS, Duration::from_secs(1), &words)
             .spawn()
             .unwrap()
@@ -128,8 +134,7 @@ impl Validation {
 
     /// A whole run.
     fn run(&self, partner: SocketAddr) -> Vec<CheckResult> {
-        let (ip, port) = (partner.ip().to_string(), partner.port().to_string());
-        let words = ["--partner", &ip, "--partner-run", UID, "--port", &port];
+        let words = dials(partner);
         let output = self.command(&words).output().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{log}");
@@ -214,10 +219,10 @@ fn both_sides_measure_whoever_else_connects_and_end() {
     let ip = listener.address.ip().to_string();
     let words = ["--partner", &ip, "--partner-run", "another-uid"];
     let validation = Validation::new("the-dialler's-uid");
-    let stranger = validation
+    let another = validation
         .check(DIALS, Duration::from_secs(1), &words)
         .spawn();
-    let refused = results(stranger.unwrap());
+    let refused = results(another.unwrap());
     assert!(
         matches!(&refused[..], [(_, Outcome::Error { detail })] if detail.contains("somebody answers")),
         "{refused:?}"

@@ -18,7 +18,7 @@ mod when;
 pub use kept::MOST_KEPT;
 use kept::{gone_until, superseded};
 use name::run_name;
-use pairs::{Candidate, Chosen, Room};
+use pairs::Candidate;
 use when::{due, ends};
 
 /// Seconds that a job has its nodes before it is asked to leave them: so it is asked once a week at
@@ -393,24 +393,14 @@ impl<'a> Observed<'a> {
             false => (i64::MAX, one.due.early),
         };
         idle.sort_by_key(|one| (order(one), &one.node.name));
-        let most = policy.max_idle_nodes;
-        let room = Room {
-            free: most.saturating_sub(holding),
-            most,
-        };
-        let any = Room {
-            free: usize::MAX,
-            most: usize::MAX,
-        };
-        for (candidates, room, is_next) in [(idle, room, false), (used, any, true)] {
-            let chosen = match policy.level.needs_partner() {
-                true => pairs::in_pairs(candidates, room),
-                false => pairs::alone(candidates, room),
-            };
-            for one in chosen {
-                let due = &one.due;
-                summary.due -= usize::from(one.is_wanted && due.at <= self.now);
-                plan.create.push(new_run(policy, &one, is_next));
+        let room = policy.max_idle_nodes.saturating_sub(holding);
+        let in_pairs = policy.level.needs_partner();
+        let of_idle = pairs::choose(idle, room, in_pairs && policy.max_idle_nodes > 1);
+        let of_used = pairs::choose(used, usize::MAX, in_pairs);
+        for (chosen, is_next) in [(of_idle, false), (of_used, true)] {
+            for (one, partner) in chosen {
+                summary.due -= usize::from(one.is_wanted && one.due.at <= self.now);
+                plan.create.push(new_run(policy, &one, partner, is_next));
                 match is_next {
                     true => summary.waiting += 1,
                     false => summary.running += 1,
@@ -441,12 +431,17 @@ impl<'a> Observed<'a> {
     }
 }
 
-fn new_run(policy: &DuePolicy, chosen: &Chosen<'_>, is_next: bool) -> NewRun {
-    let Chosen {
+fn new_run(
+    policy: &DuePolicy,
+    chosen: &Candidate<'_>,
+    partner: Option<&str>,
+    is_next: bool,
+) -> NewRun {
+    let Candidate {
         node,
         due,
         is_wanted,
-        partner,
+        ..
     } = chosen;
     NewRun {
         policy: policy.name.clone(),

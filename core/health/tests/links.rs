@@ -41,6 +41,23 @@ fn noise(rng: &mut Rng) -> f64 {
     1.0 + NOISE * ((0..12).map(|_| even(rng)).sum::<f64>() - 6.0)
 }
 
+/// A run of the policy that was created then.
+fn open(run: &NewRun, created: i64) -> DueRun {
+    DueRun {
+        name: run.name.clone(),
+        node: run.node.clone(),
+        level: Some(run.level),
+        policy: Some(run.policy.clone()),
+        is_next: false,
+        interrupts: false,
+        created,
+        finished: None,
+        verdict: None,
+        findings: Findings::default(),
+        link: None,
+    }
+}
+
 impl World {
     fn new(slow: usize) -> Self {
         let now = 20_000 * DAY;
@@ -90,19 +107,7 @@ impl World {
         for node in &mut self.nodes {
             node.idle = self.open.values().all(|(_, run)| run.node != node.name);
         }
-        let open = self.open.values().map(|(_, run)| DueRun {
-            name: run.name.clone(),
-            node: run.node.clone(),
-            level: Some(run.level),
-            policy: Some(run.policy.clone()),
-            is_next: false,
-            interrupts: false,
-            created: self.now,
-            finished: None,
-            verdict: None,
-            findings: Findings::default(),
-            link: None,
-        });
+        let open = self.open.values().map(|(_, run)| open(run, self.now));
         let runs: Vec<_> = self.runs.values().cloned().chain(open).collect();
         let plan = plan(
             std::slice::from_ref(&self.policy),
@@ -185,17 +190,10 @@ impl World {
         self.fleet.insert(run.node.clone(), (self.now, values));
         let is_good = judgement.verdict == Verdict::Pass;
         let ended = DueRun {
-            name: run.name.clone(),
-            node: run.node.clone(),
-            level: Some(run.level),
-            policy: Some(run.policy.clone()),
-            is_next: false,
-            interrupts: false,
-            created: self.now - RUN,
             finished: Some(self.now),
             verdict: Some(judgement.verdict),
-            findings: Findings::default(),
             link: Some(LinkResult { partner, is_good }),
+            ..open(run, self.now - RUN)
         };
         self.runs.insert(run.name.clone(), ended);
     }

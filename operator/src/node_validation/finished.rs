@@ -109,17 +109,16 @@ impl Run {
 
 /// What a run found of the network to its partner; none if it did not measure it.
 fn link(partner: Option<&str>, status: &NodeValidationStatus) -> Option<LinkResult> {
-    let results = status.results.iter();
-    let measured = results.filter(|result| {
+    let shared = status.results.iter().filter(|result| {
         let check = result.check.as_str().parse();
-        check.is_ok_and(Check::is_shared) && verdict(result.verdict).says_something()
+        check.is_ok_and(Check::is_shared)
     });
-    let verdicts: Vec<_> = measured.map(|result| result.verdict).collect();
-    let partner = partner.filter(|_| !verdicts.is_empty())?.to_owned();
-    let mut verdicts = verdicts.into_iter();
+    let verdicts = shared.map(|result| verdict(result.verdict));
+    let mut verdicts = verdicts.filter(|one| one.says_something()).peekable();
+    verdicts.peek()?;
     Some(LinkResult {
-        partner,
-        is_good: verdicts.all(|verdict| verdict == ValidationVerdict::Pass),
+        partner: partner?.to_owned(),
+        is_good: verdicts.all(|one| one == Verdict::Pass),
     })
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use contract::validation::PARTNER_SECONDS;
 use crds::fabric::FabricSpec;
+use crds::node_validation::ValidationPhase;
 use crds::{NodeValidation, names};
 use health::Check;
 
@@ -42,14 +43,18 @@ pub fn role(validation: &NodeValidation, fabric: &FabricSpec, mirrors: &Mirrors)
     }
 }
 
-/// How long the run's pod is not created, because its partner's address is not known yet.
+/// How long the run's pod is not created, because its partner's address is not known yet. Which of
+/// all runs that is matters, and is looked for, only once the run has its node.
 pub(super) fn hold(
     validation: &NodeValidation,
     fabric: &FabricSpec,
     mirrors: &Mirrors,
 ) -> Option<Duration> {
     let partner = partner(validation, fabric, mirrors)?;
-    let knows = listens(validation, partner) || answering(validation, partner, mirrors).is_some();
+    let status = validation.status.as_ref();
+    let has_node = status.is_some_and(|status| status.phase == ValidationPhase::Assigned);
+    let knows = listens(validation, partner)
+        || has_node && answering(validation, partner, mirrors).is_some();
     (!knows).then_some(Duration::from_secs(PARTNER_SECONDS.into()))
 }
 
@@ -67,7 +72,8 @@ fn partner<'a>(
     let partner = spec.partner_node_name.as_deref()?;
     let group = |name| group(mirrors.nodes.get("", name)?, fabric);
     let alike = group(partner).is_some_and(|of_partner| group(&spec.node_name) == Some(of_partner));
-    (asked(validation).contains(&Check::Network) && alike).then_some(partner)
+    let needs_partner = asked(validation).into_iter().any(Check::is_shared);
+    (needs_partner && alike).then_some(partner)
 }
 
 /// The class and zone of a node, which all nodes share with which it can be compared. None: it has

@@ -187,15 +187,10 @@ fn look(mirrors: &Mirrors, seen: &NodesSeen) -> Option<Look> {
 
 /// The runs to create now. Two that measure the network between them are not parted.
 fn first(create: &[NewRun]) -> &[NewRun] {
-    let mut end = create.len().min(WRITES);
-    let parts = |end: usize| {
-        let (last, next) = (create.get(end.checked_sub(1)?)?, create.get(end)?);
-        (last.partner.as_ref() == Some(&next.node)).then_some(())
-    };
-    if parts(end).is_some() {
-        end += 1;
-    }
-    &create[..end]
+    let (now, later) = create.split_at(create.len().min(WRITES));
+    let ends = now.last().zip(later.first());
+    let parts = ends.is_some_and(|(last, next)| last.partner.as_ref() == Some(&next.node));
+    &create[..now.len() + usize::from(parts)]
 }
 
 /// The run of a policy, as it is created.

@@ -15,64 +15,34 @@ pub(super) struct Candidate<'a> {
     pub(super) link: Option<&'a LinkResult>,
 }
 
-/// A node that gets a run.
-pub(super) struct Chosen<'a> {
-    pub(super) node: &'a DueNode,
-    pub(super) due: Due,
-    pub(super) is_wanted: bool,
-    pub(super) partner: Option<&'a str>,
-}
-
-/// How many runs there may be.
-#[derive(Clone, Copy)]
-pub(super) struct Room {
-    /// More than there are.
-    pub(super) free: usize,
-    /// In all.
-    pub(super) most: usize,
-}
-
-/// Chooses nodes in their order, and for each a partner: another of the same group that the same
-/// job uses, or nobody. Wanted ones come first, the last partner only if there is no other, and
-/// after a slow way rather one whose own was good. A node that has no possible partner is alone. One
-/// for whose partner there is no room now waits.
-pub(super) fn in_pairs(mut candidates: Vec<Candidate<'_>>, mut room: Room) -> Vec<Chosen<'_>> {
+/// Chooses nodes that get a run, in their order, at most so many, and for each a partner if they are
+/// to be in pairs: another of the same group that the same job uses, or nobody. Wanted ones come
+/// first, the last partner only if there is no other, and after a slow way rather one whose own was
+/// good. A node that has no possible partner is alone. One for whose partner there is no room waits.
+pub(super) fn choose<'a>(
+    mut candidates: Vec<Candidate<'a>>,
+    mut room: usize,
+    in_pairs: bool,
+) -> Vec<(Candidate<'a>, Option<&'a str>)> {
     let mut chosen = Vec::new();
     while let Some(at) = candidates.iter().position(|one| one.is_wanted) {
         let one = candidates.remove(at);
-        let partner = partner(&one, &candidates).filter(|_| room.most > 1);
+        let partner = partner(&one, &candidates).filter(|_| in_pairs);
         let needed = 1 + usize::from(partner.is_some());
-        if room.free < needed {
+        if room < needed {
             break;
         }
-        room.free -= needed;
+        room -= needed;
         let partner = partner.map(|at| candidates.remove(at));
-        let names = [
-            partner.as_ref().map(|partner| partner.node.name.as_str()),
-            Some(one.node.name.as_str()),
-        ];
-        for (one, partner) in [Some(one), partner].into_iter().flatten().zip(names) {
-            chosen.push(Chosen {
-                node: one.node,
-                due: one.due,
-                is_wanted: one.is_wanted,
-                partner,
-            });
-        }
+        let (name, other) = (
+            &one.node.name,
+            partner.as_ref().map(|other| &other.node.name),
+        );
+        let (name, other) = (name.as_str(), other.map(String::as_str));
+        chosen.push((one, other));
+        chosen.extend(partner.map(|partner| (partner, Some(name))));
     }
     chosen
-}
-
-/// Chooses nodes in their order, each alone.
-pub(super) fn alone(candidates: Vec<Candidate<'_>>, room: Room) -> Vec<Chosen<'_>> {
-    let wanted = candidates.into_iter().filter(|one| one.is_wanted);
-    let wanted = wanted.take(room.free).map(|one| Chosen {
-        node: one.node,
-        due: one.due,
-        is_wanted: true,
-        partner: None,
-    });
-    wanted.collect()
 }
 
 fn partner(one: &Candidate<'_>, others: &[Candidate<'_>]) -> Option<usize> {

@@ -22,11 +22,10 @@ pub(super) fn run(
     context: &CheckContext<'_>,
     pair: &Pair<'_>,
     address: SocketAddr,
-    until: Instant,
+    started: Instant,
 ) -> anyhow::Result<Vec<CheckResult>> {
-    let links = match connect(address, pair.uid, until)? {
-        Ok(links) => links,
-        Err(detail) => return Ok(absent(detail)),
+    let Some(links) = connect(address, pair.uid, started + pair.patience) else {
+        return unreachable(&address).map(absent);
     };
     let deadline = Instant::now() + share(context, SESSION);
     let [warm_up_ms, window_ms] = [WARM_UP, WINDOW]
@@ -45,12 +44,8 @@ pub(super) fn run(
     Ok(figures(&lanes, window.length))
 }
 
-/// The lanes, or why the partner is not there.
-fn connect(
-    address: SocketAddr,
-    uid: &str,
-    until: Instant,
-) -> anyhow::Result<Result<Vec<BoxedLink<Message>>, String>> {
+/// The lanes, if all are there in time.
+fn connect(address: SocketAddr, uid: &str, until: Instant) -> Option<Vec<BoxedLink<Message>>> {
     let negotiator = Arc::new(negotiator());
     let connect = |lane| {
         let credentials = Party::lane(uid, lane).credentials(uid);
@@ -60,11 +55,7 @@ fn connect(
         let link = links.and_then(|mut links| links.pop_first());
         Some(link?.1)
     };
-    let links: Option<Vec<_>> = (0..LANES).map(connect).collect();
-    match links {
-        Some(links) => Ok(Ok(links)),
-        None => unreachable(&address).map(Err),
-    }
+    (0..LANES).map(connect).collect()
 }
 
 /// Why the partner is not reached, and what to do. Where nobody listens its run does not wait.

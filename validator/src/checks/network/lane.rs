@@ -129,16 +129,16 @@ impl Lane {
     }
 
     /// What the other side says next, which is no data.
-    pub(crate) fn hear(&mut self) -> anyhow::Result<Message> {
+    pub(crate) fn message(&mut self) -> anyhow::Result<Message> {
         loop {
-            if let Some(message) = self.heard()? {
+            if let Some(message) = self.poll_message()? {
                 return Ok(message);
             }
             self.wait(None)?;
         }
     }
 
-    fn heard(&mut self) -> anyhow::Result<Option<Message>> {
+    fn poll_message(&mut self) -> anyhow::Result<Option<Message>> {
         let unasked = &mut |_: &Message| Err("data came that nobody expects".to_owned());
         match self.link.receive(unasked)? {
             Received::Frame(message, _) => Ok(Some(message)),
@@ -160,7 +160,7 @@ impl Lane {
             self.link.flush(&mut left)?;
             ahead = FRAMES_AHEAD - left.len();
             left.clear();
-            match self.heard()? {
+            match self.poll_message()? {
                 Some(Message::Enough) => break,
                 Some(other) => bail!("the other side said {other:?} while it had to receive"),
                 None if ahead == FRAMES_AHEAD => self.wait(None)?,
@@ -168,7 +168,7 @@ impl Lane {
             }
         }
         self.say(Message::End)?;
-        let said = self.hear()?;
+        let said = self.message()?;
         let Message::Counted(tally) = said else {
             bail!("the other side said {said:?} and not what it had counted");
         };

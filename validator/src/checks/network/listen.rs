@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
-use health::{CheckResult, Outcome, median};
+use contract::validation::Screen;
+use health::CheckResult;
 use link::connect::Acceptor;
 use link::transport::BoxedLink;
 
@@ -16,18 +17,19 @@ use super::lane::{Window, on_each};
 use super::protocol::{EPOCH, LANES, Message, Party, negotiator};
 use super::{AGAIN, CheckContext, Pair, SESSION, absent, figures, share};
 use crate::log;
+use crate::results::screened;
 
 pub(super) fn run(
     context: &CheckContext<'_>,
     pair: &Pair<'_>,
     address: SocketAddr,
-    until: Instant,
+    started: Instant,
 ) -> anyhow::Result<Vec<CheckResult>> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("failed to listen at {address}"))?;
     let port = Port::open(listener, pair.uid)?;
     log(&format!("waits for its partner at {address}"));
-    let end = until - pair.patience + pair.limit;
+    let (until, end) = (started + pair.patience, started + pair.limit);
     let sessions = port.serve(context, until, end)?;
     if sessions.is_empty() {
         let refused = port.refused.load(Ordering::Relaxed);
@@ -114,7 +116,7 @@ fn session(
     let length = OnceLock::new();
     let deadline = end.min(Instant::now() + share(context, SESSION));
     let lanes = on_each(links, deadline, context.fault, |lane| {
-        let said = lane.hear()?;
+        let said = lane.message()?;
         let Message::Start {
             warm_up_ms,
             window_ms,
@@ -134,27 +136,14 @@ fn session(
 /// What several sessions say: the median of each direction. A wrong byte is wrong however often the
 /// others were right.
 pub(super) fn together(sessions: Vec<Vec<CheckResult>>) -> Vec<CheckResult> {
-    let mut directions: BTreeMap<String, Vec<CheckResult>> = BTreeMap::new();
-    for result in sessions.into_iter().flatten() {
-        let of_direction = directions.entry(result.device.clone()).or_default();
-        of_direction.push(result);
-    }
-    let together = directions.into_values().filter_map(|mut of_direction| {
-        let mut values = Vec::new();
-        for result in &of_direction {
-            match result.outcome {
-                Outcome::Measured { value, .. } => values.push(value),
-                Outcome::Wrong { .. } | Outcome::Error { .. } | Outcome::Skipped { .. } => {
-                    return Some(result.clone());
-                }
-            }
-        }
-        let mut result = of_direction.pop()?;
-        result.outcome = Outcome::Measured {
-            value: median(&values),
-            runs: u32::try_from(values.len()).unwrap_or(u32::MAX),
-        };
-        Some(result)
-    });
-    together.collect()
+    // Each session counts, whatever it says: who dials decides how many there are.
+    let every = Screen {
+        device: String::new(),
+        value: f64::INFINITY,
+    };
+    let mut sessions = sessions.into_iter();
+    let first = sessions.next().unwrap_or_default();
+    let mut results = screened(first, &[every], || sessions.next());
+    results.sort_by(|one, other| one.device.cmp(&other.device));
+    results
 }

@@ -48,8 +48,8 @@ pub(crate) enum Role {
 pub(super) fn run(context: &CheckContext<'_>, pair: &Pair<'_>) -> anyhow::Result<Vec<CheckResult>> {
     let started = Instant::now();
     match pair.role {
-        Role::Dial(address) => dial::run(context, pair, address, started + pair.patience),
-        Role::Listen(address) => listen::run(context, pair, address, started + pair.patience),
+        Role::Dial(address) => dial::run(context, pair, address, started),
+        Role::Listen(address) => listen::run(context, pair, address, started),
     }
 }
 
