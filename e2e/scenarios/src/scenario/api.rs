@@ -1,7 +1,10 @@
 //! What the API refuses, and what it says then.
 
+use std::process::Command;
+
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
 
 use crds::training_job::Phase;
 
@@ -137,53 +140,78 @@ pub async fn agent_labels_its_own_node_only(context: Context) -> Result<()> {
 pub async fn operator_changes_one_taint_of_a_node_only(context: Context) -> Result<()> {
     let node = context.cluster.nodes().next();
     let node = node.context("the cluster has no node")?.name().to_owned();
-    let taint = |key: &str, effect: &str| {
-        json!({"spec": {"taints": [{"key": key, "value": "try", "effect": effect}]}}).to_string()
-    };
+    let taint =
+        |key: &str, effect: &str| Some(json!({"key": key, "value": "try", "effect": effect}));
     let ours = crds::names::TAINT_QUARANTINE;
-    let tries = [
+    let taints = [
         (taint(ours, "NoExecute"), Some("which moves no pod")),
         (taint(ours, "NoSchedule"), None),
         (
             taint("example.com/mine", "NoSchedule"),
             Some("no other taint"),
         ),
-        (
-            json!({"spec": {"unschedulable": true}}).to_string(),
-            Some("and nothing else"),
-        ),
-        (
-            json!({"spec": {"providerID": "tried://1"}}).to_string(),
-            Some("and nothing else"),
-        ),
-        (
-            json!({"metadata": {"labels": {"fireflyer.dev/operator-tried": "yes"}}}).to_string(),
-            Some("and nothing else"),
-        ),
-        (
-            json!({"metadata": {"finalizers": ["fireflyer.dev/operator-tried"]}}).to_string(),
-            Some("and nothing else"),
-        ),
-        (json!({"spec": {"taints": null}}).to_string(), None),
+        (None, None),
     ];
-    for (patch, refusal) in tries {
-        let mut kubectl = context.cluster.kubectl::<&str>([])?;
-        let system = crds::names::SYSTEM_NAMESPACE;
-        kubectl.arg(format!(
-            "--as=system:serviceaccount:{system}:fireflyer-operator"
-        ));
-        patches(kubectl, &node, &patch, refusal)?;
+    for (taint, refusal) in taints {
+        taints_as_operator(&context, &node, taint, refusal)?;
+    }
+    let others = [
+        json!({"spec": {"unschedulable": true}}),
+        json!({"spec": {"providerID": "tried://1"}}),
+        json!({"metadata": {"labels": {"fireflyer.dev/operator-tried": "yes"}}}),
+        json!({"metadata": {"finalizers": ["fireflyer.dev/operator-tried"]}}),
+    ];
+    for patch in others {
+        let kubectl = as_operator(&context)?;
+        patches(kubectl, &node, &patch.to_string(), Some("and nothing else"))?;
     }
     Ok(())
 }
 
-/// Somebody patches a Node, which is refused for this reason, or done.
-fn patches(
-    mut kubectl: std::process::Command,
+/// The operator gives a Node this taint, or none, in place of its own. Taints of others stay, and change at any time: a
+/// node that was lost has one for seconds after it is back. So a patch is of the state that was read, or is made again.
+fn taints_as_operator(
+    context: &Context,
     node: &str,
-    patch: &str,
+    taint: Option<Value>,
     refusal: Option<&str>,
 ) -> Result<()> {
+    const TRIES: usize = 5;
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let read = as_operator(context)?
+            .args(["get", "node", node, "-o", "json"])
+            .output()?;
+        let read: Node = serde_json::from_slice(&read.stdout).context("kubectl shows no Node")?;
+        let mut taints = read.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.retain(|taint| taint.key != crds::names::TAINT_QUARANTINE);
+        let mut taints: Vec<_> = taints.into_iter().map(|taint| json!(taint)).collect();
+        taints.extend(taint.clone());
+        let patch = json!({
+            "metadata": {"resourceVersion": read.metadata.resource_version},
+            "spec": {"taints": taints},
+        });
+        let done = patches(as_operator(context)?, node, &patch.to_string(), refusal);
+        let conflict = |error: &anyhow::Error| error.to_string().contains("has been modified");
+        if attempt == TRIES || !done.as_ref().is_err_and(conflict) {
+            return done;
+        }
+    }
+}
+
+/// kubectl with the identity of the operator.
+fn as_operator(context: &Context) -> Result<Command> {
+    let mut kubectl = context.cluster.kubectl::<&str>([])?;
+    let system = crds::names::SYSTEM_NAMESPACE;
+    kubectl.arg(format!(
+        "--as=system:serviceaccount:{system}:fireflyer-operator"
+    ));
+    Ok(kubectl)
+}
+
+/// Somebody patches a Node, which is refused for this reason, or done.
+fn patches(mut kubectl: Command, node: &str, patch: &str, refusal: Option<&str>) -> Result<()> {
     let output = kubectl
         .args(["patch", "node", node, "--type", "merge", "--patch", patch])
         .output()
@@ -232,7 +260,7 @@ pub async fn only_the_nodes_agents_need_more_than_restricted(context: Context) -
 }
 
 /// kubectl with the identity that the API server reads from the token of a node's agent.
-fn as_agent_of(context: &Context, node: &str) -> Result<std::process::Command> {
+fn as_agent_of(context: &Context, node: &str) -> Result<Command> {
     let mut kubectl = context.cluster.kubectl::<&str>([])?;
     let system = crds::names::SYSTEM_NAMESPACE;
     kubectl.args([
