@@ -6,6 +6,7 @@ pub mod check;
 pub mod dtype;
 pub mod encoding;
 pub mod kernels;
+pub mod known_sums;
 pub mod layout;
 pub mod machine;
 pub mod membership;

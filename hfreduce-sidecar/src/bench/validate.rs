@@ -1,12 +1,15 @@
-//! `validate`: the all-reduce within one node that a check of a machine runs. First every element has to be right on
-//! every rank, then it has to be fast enough; on a machine with several NUMA nodes on each of them, then over all.
-//! `verdict` judges and prints it.
+//! `validate`: the all-reduce within one node that a check of a machine runs. First every core has to add up what is
+//! known, as in the validator's check AllReduce. Then a sidecar reduces for processes: every element has to be right on
+//! every rank, and it has to be fast enough. On a machine with several NUMA nodes all this is done on each of them, then
+//! over all. `verdict` judges and prints it.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
+use collective::known_sums::{KnownSums, WrongSum};
 use hfreduce_client::{DType, Numerics};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use topology::numa::Numbers;
@@ -20,6 +23,11 @@ use crate::numa;
 
 /// What is needed besides the tensors: memcpy's, and the program itself.
 const EXTRA_BYTES: u64 = 512 << 20;
+
+/// Bytes of an input that a core adds up: the caches of a core hold eight of them and the sum.
+const CORE_BYTES: usize = 64 << 10;
+/// How often it does, which takes some milliseconds.
+const CORE_ROUNDS: usize = 200;
 
 /// Runs the command.
 pub fn run(args: &Validate) -> anyhow::Result<ExitCode> {
@@ -93,19 +101,51 @@ fn place(numa_node: Option<u32>, cpus: &Numbers) -> Place {
 
 /// Where this thread may run.
 fn measure_here(work: Work) -> anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)> {
+    let wrong_cores = wrong_cores()?;
     let before = memcpy_rate(1);
     let gang = Gang::start(1, work.processes, &MemberOptions::new(PathBuf::new()))?;
-    let Measured { times, failures } = gang.measure(Calls {
+    let Measured {
+        times,
+        mut failures,
+    } = gang.measure(Calls {
         size: (work.tensors, work.bytes_per_tensor),
         dtype: DType::F32,
         numerics: Numerics::Fast,
         rounds: work.rounds,
     });
     gang.stop();
+    failures.extend(wrong_cores.into_iter().map(Into::into));
     // The slower one: others may have used the memory during one of the two, and a verdict counts more than a figure.
     let memcpy = before.min(memcpy_rate(1));
     let seconds: Vec<f64> = times.iter().map(std::time::Duration::as_secs_f64).collect();
     Ok((Figures::new(work, &seconds, memcpy), failures))
+}
+
+/// What was wrong first on each core that this thread may use.
+fn wrong_cores() -> anyhow::Result<Vec<WrongSum>> {
+    let cores = sched_getaffinity(None).context("failed to ask which processors may be used")?;
+    let add_up = |core: usize| -> anyhow::Result<Option<WrongSum>> {
+        let mut only = CpuSet::new();
+        only.set(core);
+        sched_setaffinity(None, &only).with_context(|| format!("failed to use core {core}"))?;
+        let mut sums = KnownSums::new(0, CORE_BYTES);
+        let mut round = || {
+            sums.sum();
+            sums.compare(core).err()
+        };
+        Ok((0..CORE_ROUNDS).find_map(|_| round()))
+    };
+    thread::scope(|scope| {
+        let cores = (0..CpuSet::MAX_CPU).filter(|core| cores.is_set(*core));
+        let threads: Vec<_> = cores
+            .map(|core| scope.spawn(move || add_up(core)))
+            .collect();
+        let wrong = threads.into_iter().map(|thread| {
+            let wrong = thread.join();
+            wrong.unwrap_or_else(|_| Err(anyhow!("a core's thread panicked")))
+        });
+        wrong.filter_map(Result::transpose).collect()
+    })
 }
 
 fn part(place: Place, measured: anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)>) -> Part {
@@ -113,17 +153,21 @@ fn part(place: Place, measured: anyhow::Result<(Option<Figures>, Vec<anyhow::Err
         Ok(measured) => measured,
         Err(error) => (None, vec![error]),
     };
-    let (mut wrong, mut error) = (Vec::new(), None);
+    let (mut wrong, mut wrong_cores, mut error) = (Vec::new(), Vec::new(), None);
     for failure in failures {
-        match failure.downcast::<Wrong>() {
-            Ok(one) => wrong.push(one),
-            Err(other) => error = error.or_else(|| Some(format!("{other:#}"))),
+        if let Some(one) = failure.downcast_ref::<Wrong>() {
+            wrong.push(one.clone());
+        } else if let Some(one) = failure.downcast_ref::<WrongSum>() {
+            wrong_cores.push(one.to_string());
+        } else if error.is_none() {
+            error = Some(format!("{failure:#}"));
         }
     }
     Part {
         place,
         figures,
         wrong,
+        wrong_cores,
         error,
     }
 }

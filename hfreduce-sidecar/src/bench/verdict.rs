@@ -131,6 +131,8 @@ pub(super) struct Part {
     pub(super) figures: Option<Figures>,
     /// By rank.
     pub(super) wrong: Vec<Wrong>,
+    /// What cores added up wrongly without a sidecar.
+    pub(super) wrong_cores: Vec<String>,
     /// What kept it from running to its end.
     pub(super) error: Option<String>,
 }
@@ -138,6 +140,9 @@ pub(super) struct Part {
 impl Part {
     /// What is at fault here, and what was seen; none where nothing is.
     fn fault(&self, floors: Floors) -> Option<(Cause, String)> {
+        if let Some(wrong) = self.wrong_cores.first() {
+            return Some((Cause::Wrong, format!("{}: {wrong}", self.place)));
+        }
         if let Some(wrong) = self.wrong.first() {
             let ranks = self.wrong.len();
             let text = format!("{}: wrong sums on {ranks} ranks: {wrong}", self.place);

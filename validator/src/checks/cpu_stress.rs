@@ -6,10 +6,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use collective::kernels::{Isa, Kernels, Store};
+use collective::known_sums::random;
 use collective::{DType, Factor, ReduceOp, Scale};
 use health::{Check, CheckResult, median};
 
-use super::{BitFlip, CheckContext, measured, random, wrong};
+use super::{BitFlip, CheckContext, measured, wrong};
 use crate::{log, machine};
 
 /// Most cores that are named as wrong: one is enough for a verdict.

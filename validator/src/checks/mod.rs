@@ -142,14 +142,6 @@ fn locked_memory() -> CheckResult {
     measured(Check::LockedMemory, "", gib)
 }
 
-/// Bits without order (splitmix64).
-fn random(place: u64) -> u64 {
-    let mut bits = place.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -22,6 +22,7 @@ fn part(numa_node: u32, median: f64) -> Part {
         },
         figures: Figures::new(WORK, &[median / 2.0, median, median * 2.0], 10e9),
         wrong: Vec::new(),
+        wrong_cores: Vec::new(),
         error: None,
     }
 }
@@ -103,6 +104,19 @@ fn a_wrong_sum_is_worse_than_everything_else() {
 }
 
 #[test]
+fn a_core_that_adds_wrongly_is_named_whatever_the_sidecar_did() {
+    let mut spoiled = part(0, 0.1);
+    let wrong = "sum of core 5 at offset 0x44: expected 1, got 2";
+    spoiled.wrong_cores = vec![wrong.to_owned()];
+    check(
+        vec![spoiled],
+        3,
+        Verdict::Fail,
+        &["NUMA node 0", wrong, "edac"],
+    );
+}
+
+#[test]
 fn what_could_not_run_says_nothing_of_the_machine() {
     let mut broken = part(0, 0.1);
     broken.error = Some("no memory".to_owned());
@@ -131,6 +145,7 @@ fn the_json_has_the_fields_that_its_readers_know() {
         (&part["numaNode"], &part["processors"]),
         (&0.into(), &"0-31".into())
     );
+    assert_eq!(part["wrongCores"], serde_json::json!([]));
     for figure in ["medianSeconds", "algorithm", "bus", "memcpy", "ofMemcpy"] {
         assert!(part["figures"][figure].is_f64(), "{figure}");
     }
