@@ -15,6 +15,7 @@ Usage: cargo xtask fuzz TARGET [--minutes M] [--seed SEED]
 
 Targets:
   frames      headers of the frames between sidecars
+  chains      frames between the members of a chain and their clients
   handshakes  their three messages, changed or repeated
   attach      messages of a process to its sidecar, with descriptors, and back
   rendezvous  the stream between sidecar and operator, both ways
@@ -31,8 +32,9 @@ Targets:
 };
 
 /// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
-const TARGETS: [(&str, &str); 9] = [
+const TARGETS: [(&str, &str); 10] = [
     ("frames", "core/collective"),
+    ("chains", "core/craq"),
     ("handshakes", "link"),
     ("attach", "hfreduce-client"),
     ("rendezvous", "core/collective"),

@@ -40,6 +40,11 @@ const SUSPECTS: &[Suspect] = &[
         package: "scheduler",
         suites: &[&["--lib"], &["--test", "planner"]],
     },
+    Suspect {
+        folder: "core/craq",
+        package: "craq",
+        suites: &[&["--lib"], &["--test", "chain"]],
+    },
 ];
 /// Where the copy and its build are.
 const PLACE: &str = "target/mutants";

@@ -21,6 +21,7 @@ Suites:
   groups      several groups at once in one gang, with messages, over losses of nodes and of their memory
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
   validation  validations beside jobs on nodes that die and are cordoned, under leaders that are killed
+  craq        a chain's members over stores that lose their power, links, full disks, flipped bits
   quarantine  nodes that fail, are repaired, replaced and let out, under leaders that see it late
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
@@ -65,6 +66,12 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "health",
         "lives",
         "nobody_leaves_quarantine_but_by_a_run_that_passes",
+    ),
+    (
+        "craq",
+        "craq",
+        "chain",
+        "a_chain_is_one_register_whatever_goes_wrong",
     ),
 ];
 

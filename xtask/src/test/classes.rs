@@ -99,6 +99,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "topology ", Always),
     ("unit", "scheduler ", Always),
     ("unit", "collective ", Always),
+    ("unit", "craq ", Always),
     ("unit", "health ", Always),
     ("unit", "sim ", Always),
     ("unit", "collective tests/instruction_sets.rs", On(&[])),

@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
+    ("craq", &[]),
     ("health", &[]),
     ("sim", &[]),
     ("contract", &["topology"]),
@@ -69,6 +70,7 @@ const EDGES: &[(&str, &[&str])] = &[
 const TEST_EDGES: &[(&str, &[&str])] = &[
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
+    ("craq", &["sim"]),
     ("health", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
@@ -79,7 +81,14 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 5] = ["topology", "scheduler", "collective", "health", "sim"];
+const PURE: [&str; 6] = [
+    "topology",
+    "scheduler",
+    "collective",
+    "craq",
+    "health",
+    "sim",
+];
 const PURE_MAY_USE: [&str; 5] = ["crc32c", "half", "serde", "serde_json", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 

@@ -4,7 +4,7 @@ use super::{File, Findings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that every crate may use, and the same thing in two crates.
-const SHARED: [(&str, &str); 10] = [
+const SHARED: [(&str, &str); 12] = [
     (
         "Verdict",
         "of ranks whose calls differ; of checks on a node",
@@ -12,7 +12,9 @@ const SHARED: [(&str, &str); 10] = [
     ("Args", "a program's command line"),
     ("Cli", "a program's command line"),
     ("Command", "a program's command line"),
+    ("Effect", "what a protocol's step wants done"),
     ("Error", "the error of its module"),
+    ("Input", "what a protocol's step takes"),
     ("Metrics", "a program's metrics"),
     ("Numerics", "the API's twin: its text is the manual"),
     ("OnPeerLoss", "the API's twin: its text is the manual"),
