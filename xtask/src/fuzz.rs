@@ -21,6 +21,7 @@ Targets:
   rings       the rings between a process and its sidecar
   documents   assignments, termination messages and tasks of validations
   reports     what a validator found on a node
+  requests    what the kernel asks a file system
   sockets     real sidecars with unknown programs at their sockets; the gang computes on
   neighbours  a real sidecar with a hostile process; its neighbour gets answers
 
@@ -31,7 +32,7 @@ Targets:
 };
 
 /// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
-const TARGETS: [(&str, &str); 9] = [
+const TARGETS: [(&str, &str); 10] = [
     ("frames", "core/collective"),
     ("handshakes", "link"),
     ("attach", "hfreduce-client"),
@@ -39,6 +40,7 @@ const TARGETS: [(&str, &str); 9] = [
     ("rings", "hfreduce-client"),
     ("documents", "contract"),
     ("reports", "core/health"),
+    ("requests", "storage-csi/fuse"),
     ("sockets", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),
 ];

@@ -18,6 +18,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sim", &[]),
     ("contract", &["topology"]),
     ("link", &[]),
+    ("fuse", &[]),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
     ("daemon", &["link"]),
@@ -74,6 +75,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
     ("link", &["sim"]),
+    ("fuse", &["sim"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];
