@@ -22,6 +22,7 @@ Targets:
   rings       the rings between a process and its sidecar
   documents   assignments, termination messages and tasks of validations
   reports     what a validator found on a node
+  requests    what the kernel asks a file system
   sockets     real sidecars with unknown programs at their sockets; the gang computes on
   neighbours  a real sidecar with a hostile process; its neighbour gets answers
 
@@ -41,6 +42,7 @@ const TARGETS: [(&str, &str); 10] = [
     ("rings", "hfreduce-client"),
     ("documents", "contract"),
     ("reports", "core/health"),
+    ("requests", "storage-csi/fuse"),
     ("sockets", "hfreduce-sidecar"),
     ("neighbours", "hfreduce-sidecar"),
 ];

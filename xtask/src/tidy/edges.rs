@@ -19,6 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sim", &[]),
     ("contract", &["topology"]),
     ("link", &[]),
+    ("fuse", &[]),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
     ("daemon", &["link"]),
@@ -76,6 +77,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
     ("link", &["sim"]),
+    ("fuse", &["sim"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];

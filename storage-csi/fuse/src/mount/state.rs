@@ -1,0 +1,190 @@
+//! What the table of mounts and the kernel say of a folder.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::{Error, FILE_SYSTEM_TYPE};
+
+/// The table of this process's mounts. Read whole: some 100 bytes a mount.
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// What is mounted at a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountState {
+    /// Nothing.
+    Absent,
+    /// A file system of ours, whose process answers.
+    Live {
+        /// The source that it was mounted with.
+        source: String,
+    },
+    /// A file system of ours that nobody can answer for any more: detach it.
+    Dead {
+        /// The source that it was mounted with.
+        source: String,
+    },
+    /// Somebody else's.
+    Foreign {
+        /// What the table of mounts calls it.
+        file_system_type: String,
+    },
+}
+
+/// What is mounted last at a folder. A mount of ours is asked, so that this waits while its process
+/// is busy or being replaced.
+pub fn state(folder: &Path) -> Result<MountState, Error> {
+    let failed = |doing: &'static str| {
+        move |source: std::io::Error| Error::State {
+            folder: folder.to_owned(),
+            doing,
+            source,
+        }
+    };
+    let place = place(folder).map_err(failed("where it is"))?;
+    let Some(place) = place else {
+        return Ok(MountState::Absent);
+    };
+    let table = fs::read(TABLE).map_err(failed("the table of mounts"))?;
+    let Some(mounted) = last_at(&table, &place) else {
+        return Ok(MountState::Absent);
+    };
+    let Mounted {
+        file_system_type,
+        source,
+    } = mounted;
+    if file_system_type != FILE_SYSTEM_TYPE {
+        return Ok(MountState::Foreign { file_system_type });
+    }
+    match rustix::fs::statfs(&place) {
+        Ok(_) => Ok(MountState::Live { source }),
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => Ok(MountState::Dead { source }),
+        Err(errno) => Err(failed("its file system")(errno.into())),
+    }
+}
+
+/// The folder as the table names it. The folder itself is not looked at: what is mounted there may
+/// not answer. None where it cannot be.
+fn place(folder: &Path) -> Result<Option<PathBuf>, std::io::Error> {
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        // The root, or something that ends in `..`.
+        return fs::canonicalize(folder).map(Some);
+    };
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    match fs::canonicalize(parent) {
+        Ok(parent) => Ok(Some(parent.join(name))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A line of the table.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    file_system_type: String,
+    source: String,
+}
+
+/// The last line for a place: it hides those before.
+fn last_at(table: &[u8], place: &Path) -> Option<Mounted> {
+    let mut lines = table.rsplit(|byte| *byte == b'\n');
+    lines.find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mount_point = unescape(fields.nth(4)?);
+        if Path::new(OsStr::from_bytes(&mount_point)) != place {
+            return None;
+        }
+        // A dash ends the optional fields.
+        fields.find(|field| field == b"-")?;
+        let mut text = || fields.next().map(unescape);
+        let (file_system_type, source) = (text()?, text()?);
+        Some(Mounted {
+            file_system_type: String::from_utf8_lossy(&file_system_type).into_owned(),
+            source: String::from_utf8_lossy(&source).into_owned(),
+        })
+    })
+}
+
+/// The kernel writes blanks and backslashes as `\` and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let code = match after {
+            [a, b, c, ..] if *first == b'\\' => octal([*a, *b, *c]),
+            _ => None,
+        };
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    bytes
+}
+
+fn octal(digits: [u8; 3]) -> Option<u8> {
+    digits.iter().try_fold(0u8, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 8)?;
+        number.checked_mul(8)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &str = "\
+22 1 0:21 / / rw,relatime - ext4 /dev/root rw
+40 22 0:50 / /mnt/a\\040b rw,nosuid shared:7 master:1 - fuse.fireflyer volume\\0341 rw,user_id=0
+41 22 0:51 / /mnt/c rw - tmpfs tmpfs rw
+42 22 0:52 / /mnt/c rw - fuse.fireflyer over rw
+43 22 0:53 / /mnt/broken
+";
+
+    fn at(place: &str) -> Option<(String, String)> {
+        last_at(LINES.as_bytes(), Path::new(place)).map(|mounted| {
+            let Mounted {
+                file_system_type,
+                source,
+            } = mounted;
+            (file_system_type, source)
+        })
+    }
+
+    #[test]
+    fn a_mount_is_found_by_its_whole_unescaped_name() {
+        let found = |kind: &str, source: &str| Some((kind.to_owned(), source.to_owned()));
+        assert_eq!(at("/mnt/a b"), found(FILE_SYSTEM_TYPE, "volume\u{1c}1"));
+        assert_eq!(at("/"), found("ext4", "/dev/root"));
+        for absent in ["/mnt", "/mnt/a", "/mnt/a\\040b", "/mnt/broken"] {
+            assert_eq!(at(absent), None, "{absent}");
+        }
+    }
+
+    #[test]
+    fn the_mount_on_top_counts() {
+        assert_eq!(
+            at("/mnt/c"),
+            Some((FILE_SYSTEM_TYPE.to_owned(), "over".to_owned()))
+        );
+    }
+
+    #[test]
+    fn what_is_no_escape_stays() {
+        for (field, text) in [
+            (&br"\134"[..], &br"\"[..]),
+            (br"\13", br"\13"),
+            (br"\999", br"\999"),
+            (br"\777", br"\777"),
+            (br"a\040", b"a "),
+            (b"", b""),
+        ] {
+            assert_eq!(unescape(field), text);
+        }
+    }
+}
