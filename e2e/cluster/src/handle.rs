@@ -99,7 +99,7 @@ impl<'a> NodeHandle<'a> {
     /// Kills the kubelet; it is started again within a second or two.
     pub fn restart_kubelet(&self) -> Result<()> {
         match self.cluster.engine {
-            NodeEngine::Native => self.native().signal("kubelet", "KILL"),
+            NodeEngine::Native => self.signal("kubelet", "KILL"),
             NodeEngine::Kind => {
                 kind::inside(self.name(), &["systemctl", "restart", "kubelet"]).map(|_| ())
             }
@@ -109,11 +109,18 @@ impl<'a> NodeHandle<'a> {
     /// Restarts containerd as an upgrade of it does; containers run on.
     pub fn restart_runtime(&self) -> Result<()> {
         match self.cluster.engine {
-            NodeEngine::Native => self.native().signal("containerd", "TERM"),
+            NodeEngine::Native => self.signal("containerd", "TERM"),
             NodeEngine::Kind => {
                 kind::inside(self.name(), &["systemctl", "restart", "containerd"]).map(|_| ())
             }
         }
+    }
+
+    /// Sends a signal, such as `STOP`, to every process of a program, those in pods too. None is an
+    /// error.
+    pub fn signal(&self, program: &str, signal: &str) -> Result<()> {
+        self.run(&["pkill", &format!("-{signal}"), "-x", program])
+            .map(|_| ())
     }
 
     /// Runs a program inside the node, with its file systems and its network, and returns what it

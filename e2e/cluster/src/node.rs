@@ -175,25 +175,6 @@ impl NativeNode<'_> {
         Ok(self.outer()?.is_some_and(Process::alive))
     }
 
-    /// Sends a signal to its processes of that program name; they are started again if it ends
-    /// them.
-    pub(crate) fn signal(&self, program: &str, signal: &str) -> Result<()> {
-        let namespace = network::path(&self.site.layout.node_namespace(self.number));
-        let mut found = false;
-        for (process, _) in process::in_namespace(&namespace)?
-            .iter()
-            .filter(|(_, name)| name == program)
-        {
-            process.signal(signal)?;
-            found = true;
-        }
-        if found {
-            Ok(())
-        } else {
-            Err(Error::new(format!("{} runs no {program}", self.name())))
-        }
-    }
-
     /// A command that runs a program inside the node, with its file systems and its network.
     pub(crate) fn inside(&self) -> Result<Command> {
         let init = self

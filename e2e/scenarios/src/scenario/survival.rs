@@ -94,9 +94,9 @@ pub async fn leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_u
         })
         .await?;
     let node = context.cluster.node(&stopped)?;
-    node.run(&["pkill", "-STOP", "-x", "operator"])?;
+    node.signal("operator", "STOP")?;
     let followed = follows(&context, &pod).await;
-    node.run(&["pkill", "-CONT", "-x", "operator"])?;
+    node.signal("operator", "CONT")?;
     let renewed = followed?;
 
     // The next leader carries a whole interruption out while the first one is awake again.
