@@ -33,7 +33,7 @@ Targets:
 };
 
 /// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
-const TARGETS: [(&str, &str); 10] = [
+const TARGETS: [(&str, &str); 11] = [
     ("frames", "core/collective"),
     ("chains", "core/craq"),
     ("handshakes", "link"),

@@ -1,7 +1,7 @@
 //! What a member needs of the store of its target. The store decides where bytes lie; when they are durable, the member
 //! is told by `Input::Durable` and `Input::Discarded`.
 
-use crate::message::{Refusal, Update};
+use crate::message::{ChainRefusal, Update};
 use crate::records::Records;
 use crate::table::{ChunkId, Version};
 
@@ -54,7 +54,7 @@ pub trait Chunks<P> {
 
     /// Makes a content beside the committed one, in the place of another that is pending. A refused one leaves no trace.
     /// A store that is full still has room for `Edit::Replace` and `Edit::Remove`.
-    fn prepare(&mut self, update: &Update<P>) -> Result<(), Refusal>;
+    fn prepare(&mut self, update: &Update<P>) -> Result<(), ChainRefusal>;
 
     /// Makes the pending content the committed one. It need not be durable: a member that comes back asks again.
     fn commit(&mut self, chunk: ChunkId, version: Version);

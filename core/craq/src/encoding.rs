@@ -4,7 +4,7 @@
 
 use crc32c::crc32c;
 
-use crate::message::{ChunkWrite, Edit, Message, Refusal, Reply, Request, Update};
+use crate::message::{ChainRefusal, ChainRequest, ChunkWrite, Edit, Message, Reply, Update};
 use crate::records::{MOST_RECORDS, Record, Records};
 use crate::table::{ChunkId, SessionId, Version};
 
@@ -47,7 +47,10 @@ pub enum ChainFrame<P> {
     /// By a member to a member.
     Message(Message<P>),
     /// By a client. The answer has the same number.
-    Request { number: u64, request: Request<P> },
+    Request {
+        number: u64,
+        request: ChainRequest<P>,
+    },
     /// The answer without bytes.
     Reply { number: u64, reply: Reply },
     /// The answer to a read.
@@ -280,7 +283,7 @@ fn fields<P>(frame: &ChainFrame<P>) -> (Fields, Vec<u8>, Option<&P>) {
         }
         ChainFrame::Request {
             number,
-            request: Request::Write(write),
+            request: ChainRequest::Write(write),
         } => {
             let (code, place, bytes) = edit_fields(&write.edit);
             let fields = Fields {
@@ -295,7 +298,7 @@ fn fields<P>(frame: &ChainFrame<P>) -> (Fields, Vec<u8>, Option<&P>) {
         ChainFrame::Request {
             number,
             request:
-                Request::Read {
+                ChainRequest::Read {
                     chunk,
                     offset,
                     length,
@@ -381,7 +384,7 @@ fn frame<P>(fields: &Fields, list: &[u8], bytes: P) -> Result<ChainFrame<P>, Err
         // Clients replace nothing.
         16 if fields.code != 4 => ChainFrame::Request {
             number,
-            request: Request::Write(ChunkWrite {
+            request: ChainRequest::Write(ChunkWrite {
                 session: SessionId(second),
                 number: third,
                 settled: fourth,
@@ -391,7 +394,7 @@ fn frame<P>(fields: &Fields, list: &[u8], bytes: P) -> Result<ChainFrame<P>, Err
         },
         17 => ChainFrame::Request {
             number,
-            request: Request::Read {
+            request: ChainRequest::Read {
                 chunk,
                 offset: fields.places[0],
                 length: fields.places[1],
@@ -454,31 +457,31 @@ fn edit<P>(fields: &Fields, bytes: P) -> Result<Edit<P>, Error> {
     })
 }
 
-const fn refusal_fields(why: Refusal) -> (u8, u64) {
+const fn refusal_fields(why: ChainRefusal) -> (u8, u64) {
     match why {
-        Refusal::WrongVersion { current } => (1, current),
-        Refusal::NotHead => (2, 0),
-        Refusal::NotReady => (3, 0),
-        Refusal::NoSession => (4, 0),
-        Refusal::Old => (5, 0),
-        Refusal::Busy => (6, 0),
-        Refusal::Full => (7, 0),
-        Refusal::Damaged => (8, 0),
+        ChainRefusal::WrongVersion { current } => (1, current),
+        ChainRefusal::NotHead => (2, 0),
+        ChainRefusal::NotReady => (3, 0),
+        ChainRefusal::NoSession => (4, 0),
+        ChainRefusal::Old => (5, 0),
+        ChainRefusal::Busy => (6, 0),
+        ChainRefusal::Full => (7, 0),
+        ChainRefusal::Damaged => (8, 0),
     }
 }
 
-const fn refusal(fields: &Fields) -> Result<Refusal, Error> {
+const fn refusal(fields: &Fields) -> Result<ChainRefusal, Error> {
     Ok(match fields.code {
-        1 => Refusal::WrongVersion {
+        1 => ChainRefusal::WrongVersion {
             current: fields.numbers[1],
         },
-        2 => Refusal::NotHead,
-        3 => Refusal::NotReady,
-        4 => Refusal::NoSession,
-        5 => Refusal::Old,
-        6 => Refusal::Busy,
-        7 => Refusal::Full,
-        8 => Refusal::Damaged,
+        2 => ChainRefusal::NotHead,
+        3 => ChainRefusal::NotReady,
+        4 => ChainRefusal::NoSession,
+        5 => ChainRefusal::Old,
+        6 => ChainRefusal::Busy,
+        7 => ChainRefusal::Full,
+        8 => ChainRefusal::Damaged,
         _ => return Err(Error::Field("refusal")),
     })
 }

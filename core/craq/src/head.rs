@@ -3,7 +3,7 @@
 
 use crate::chunks::Chunks;
 use crate::member::Step;
-use crate::message::{ChunkWrite, Refusal, Reply, Update};
+use crate::message::{ChainRefusal, ChunkWrite, Reply, Update};
 use crate::records::{Record, Seen};
 use crate::table::{ChunkId, Version};
 use crate::update::Dirty;
@@ -23,10 +23,10 @@ pub(crate) struct Waiting<P> {
 impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
     pub(crate) fn write(&mut self, client: u64, write: ChunkWrite<P>) {
         if !self.member.is_head() {
-            return self.refuse(client, Refusal::NotHead);
+            return self.refuse(client, ChainRefusal::NotHead);
         }
         if !self.member.is_complete {
-            return self.refuse(client, Refusal::NotReady);
+            return self.refuse(client, ChainRefusal::NotReady);
         }
         let settled = write.settled.min(write.number);
         let before = self.member.settled.get(&write.session).copied();
@@ -48,7 +48,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         let Waiting { client, write } = &waiting;
         let (client, chunk, session) = (*client, write.chunk, write.session);
         if !self.member.table.sessions.contains(&session) {
-            self.refuse(client, Refusal::NoSession);
+            self.refuse(client, ChainRefusal::NoSession);
             return None;
         }
         let state = self.store.state(chunk);
@@ -60,20 +60,20 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                 return None;
             }
             Seen::Old => {
-                self.refuse(client, Refusal::Old);
+                self.refuse(client, ChainRefusal::Old);
                 return None;
             }
         }
         let settled = self.member.settled.get(&session).copied();
         if write.number < settled.unwrap_or_default() {
-            self.refuse(client, Refusal::Old);
+            self.refuse(client, ChainRefusal::Old);
             return None;
         }
         if let Some(dirty) = self.member.dirty.get_mut(&chunk) {
             match dirty.records.seen(session, write.number) {
                 Seen::New => return Some(waiting),
                 Seen::Done => dirty.client = Some(client),
-                Seen::Old => self.refuse(client, Refusal::Old),
+                Seen::Old => self.refuse(client, ChainRefusal::Old),
             }
             return None;
         }
@@ -81,11 +81,11 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             if self.ask_for(chunk) {
                 return Some(waiting);
             }
-            self.refuse(client, Refusal::Damaged);
+            self.refuse(client, ChainRefusal::Damaged);
             return None;
         }
         if self.member.dirty.len() >= MOST_UPDATES {
-            self.refuse(client, Refusal::Busy);
+            self.refuse(client, ChainRefusal::Busy);
             return None;
         }
         let (sessions, settled) = (&self.member.table.sessions, &self.member.settled);
@@ -127,7 +127,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                 other.client = waiting.client;
             }
             None if all < MOST_WAITING => queue.push_back(waiting),
-            Some(_) | None => self.refuse(waiting.client, Refusal::Busy),
+            Some(_) | None => self.refuse(waiting.client, ChainRefusal::Busy),
         }
     }
 
@@ -161,7 +161,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             .into_values()
             .flatten()
         {
-            self.refuse(waiting.client, Refusal::NotHead);
+            self.refuse(waiting.client, ChainRefusal::NotHead);
         }
     }
 

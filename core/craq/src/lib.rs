@@ -15,6 +15,6 @@ mod update;
 
 pub use chunks::{ChunkState, Chunks, PendingContent};
 pub use member::{ChainMember, Effect, Input, Reader};
-pub use message::{ChunkWrite, Edit, Message, Refusal, Reply, Request, Update};
+pub use message::{ChainRefusal, ChainRequest, ChunkWrite, Edit, Message, Reply, Update};
 pub use records::{MOST_RECORDS, Record, Records};
 pub use table::{ChunkId, Place, SessionId, Table, TargetId, Version};

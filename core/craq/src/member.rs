@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::catch_up::{CatchUp, Fetcher};
 use crate::chunks::Chunks;
 use crate::head::Waiting;
-use crate::message::{Message, Refusal, Reply, Request};
+use crate::message::{ChainRefusal, ChainRequest, Message, Reply};
 use crate::read::Read;
 use crate::table::{ChunkId, Place, SessionId, Table, TargetId, Version};
 use crate::update::{Dirty, Load};
@@ -28,7 +28,7 @@ pub enum Input<P> {
     Request {
         client: u64,
         version: u64,
-        request: Request<P>,
+        request: ChainRequest<P>,
     },
     /// What was prepared is durable.
     Durable { chunk: ChunkId, version: Version },
@@ -224,7 +224,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         self.effects.push(Effect::Answer { client, reply });
     }
 
-    pub(crate) fn refuse(&mut self, client: u64, why: Refusal) {
+    pub(crate) fn refuse(&mut self, client: u64, why: ChainRefusal) {
         self.answer(client, Reply::Refused(why));
     }
 
@@ -332,14 +332,14 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
-    fn request(&mut self, client: u64, version: u64, request: Request<P>) {
+    fn request(&mut self, client: u64, version: u64, request: ChainRequest<P>) {
         let current = self.member.table.version;
         if version != current {
-            return self.refuse(client, Refusal::WrongVersion { current });
+            return self.refuse(client, ChainRefusal::WrongVersion { current });
         }
         match request {
-            Request::Write(write) => self.write(client, write),
-            Request::Read {
+            ChainRequest::Write(write) => self.write(client, write),
+            ChainRequest::Read {
                 chunk,
                 offset,
                 length,

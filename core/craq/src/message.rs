@@ -28,7 +28,7 @@ impl<P> Edit<P> {
 
 /// What a client asks of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request<P> {
+pub enum ChainRequest<P> {
     /// Of the head.
     Write(ChunkWrite<P>),
     /// Of any member. Fewer bytes are there where the chunk ends.
@@ -56,12 +56,12 @@ pub struct ChunkWrite<P> {
 pub enum Reply {
     /// Every member has the write on its disk.
     Done,
-    Refused(Refusal),
+    Refused(ChainRefusal),
 }
 
 /// Why not. Nothing was done, and nothing will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ChainRefusal {
     #[error("the chain is at version {current}: get its table and ask again")]
     WrongVersion { current: u64 },
     #[error("only the head of the chain takes writes: get the chain's table and ask again")]
@@ -105,7 +105,7 @@ pub enum Message<P> {
     Refused {
         chunk: ChunkId,
         version: Version,
-        why: Refusal,
+        why: ChainRefusal,
     },
     /// To the predecessor: the edit has nothing to build on here, so send the whole content.
     NeedsAll { chunk: ChunkId, version: Version },

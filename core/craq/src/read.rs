@@ -3,7 +3,7 @@
 
 use crate::chunks::Chunks;
 use crate::member::{Effect, Reader, Step};
-use crate::message::{Message, Refusal};
+use crate::message::{ChainRefusal, Message};
 use crate::table::{ChunkId, TargetId, Version};
 
 /// Reads of a chain that wait for the tail's answer.
@@ -19,13 +19,13 @@ pub(crate) struct Read {
 impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
     pub(crate) fn read(&mut self, reader: Reader, chunk: ChunkId) {
         if !self.member.is_complete {
-            return self.refuse(reader.client, Refusal::NotReady);
+            return self.refuse(reader.client, ChainRefusal::NotReady);
         }
         let is_clean = self.member.is_tail() || !self.member.dirty.contains_key(&chunk);
         match self.member.tail() {
             Some(tail) if !is_clean => {
                 if self.member.reads.len() >= MOST_READS {
-                    return self.refuse(reader.client, Refusal::Busy);
+                    return self.refuse(reader.client, ChainRefusal::Busy);
                 }
                 self.member.last_read += 1;
                 let read = self.member.last_read;
@@ -40,7 +40,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         let state = self.store.state(chunk);
         if state.is_damaged {
             self.ask_for(chunk);
-            return self.refuse(reader.client, Refusal::Damaged);
+            return self.refuse(reader.client, ChainRefusal::Damaged);
         }
         self.effects.push(Effect::Serve {
             reader,
@@ -73,7 +73,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                 version,
             }),
             Some(dirty) => dirty.readers.push(reader),
-            None => self.refuse(reader.client, Refusal::NotReady),
+            None => self.refuse(reader.client, ChainRefusal::NotReady),
         }
     }
 

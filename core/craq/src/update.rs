@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::catch_up::Fetcher;
 use crate::chunks::Chunks;
 use crate::member::{Effect, Reader, Step};
-use crate::message::{Edit, Message, Refusal, Reply, Update};
+use crate::message::{ChainRefusal, Edit, Message, Reply, Update};
 use crate::records::Records;
 use crate::table::{ChunkId, TargetId, Version};
 
@@ -29,7 +29,7 @@ pub(crate) struct Dirty<P> {
     /// The successor can do nothing with the edit.
     needs_all: bool,
     /// Members below have no room for it, and it is being discarded here.
-    refusal: Option<Refusal>,
+    refusal: Option<ChainRefusal>,
     /// Whose write it is, at the head.
     pub(crate) client: Option<u64>,
     /// Clients that read it, once it is durable.
@@ -132,7 +132,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             return self.send(from, Message::NeedsAll { chunk, version });
         }
         let prepared = match version <= self.member.refused {
-            true => Err(Refusal::Full),
+            true => Err(ChainRefusal::Full),
             false => self.store.prepare(&update),
         };
         match prepared {
@@ -318,7 +318,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
     }
 
     /// A member below has no room. Nothing may be left of it here when those above are told: they tell the client.
-    pub(crate) fn refused(&mut self, chunk: ChunkId, version: Version, why: Refusal) {
+    pub(crate) fn refused(&mut self, chunk: ChunkId, version: Version, why: ChainRefusal) {
         let dirty = self.member.dirty.get_mut(&chunk);
         let Some(dirty) = dirty.filter(|dirty| dirty.version == version) else {
             return;

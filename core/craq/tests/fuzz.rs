@@ -5,8 +5,8 @@
 
 use craq::encoding::{self, ChainFrame, FrameHeader, HEADER_BYTES, MOST_CHUNK_BYTES};
 use craq::{
-    ChunkId, ChunkWrite, Edit, Message, Record, Records, Refusal, Reply, Request, SessionId,
-    Update, Version,
+    ChainRefusal, ChainRequest, ChunkId, ChunkWrite, Edit, Message, Record, Records, Reply,
+    SessionId, Update, Version,
 };
 use crc32c::crc32c;
 use sim::{Rng, damage, explore};
@@ -43,17 +43,17 @@ fn records(rng: &mut Rng) -> Records {
     Records::new(records.collect()).unwrap()
 }
 
-fn refusal(rng: &mut Rng) -> Refusal {
+fn refusal(rng: &mut Rng) -> ChainRefusal {
     let current = damage::number(rng);
     *rng.pick(&[
-        Refusal::WrongVersion { current },
-        Refusal::NotHead,
-        Refusal::NotReady,
-        Refusal::NoSession,
-        Refusal::Old,
-        Refusal::Busy,
-        Refusal::Full,
-        Refusal::Damaged,
+        ChainRefusal::WrongVersion { current },
+        ChainRefusal::NotHead,
+        ChainRefusal::NotReady,
+        ChainRefusal::NoSession,
+        ChainRefusal::Old,
+        ChainRefusal::Busy,
+        ChainRefusal::Full,
+        ChainRefusal::Damaged,
     ])
 }
 
@@ -126,7 +126,7 @@ fn frames(rng: &mut Rng) -> Vec<ChainFrame<Bytes>> {
     }
     let mut frames: Vec<_> = messages.into_iter().map(ChainFrame::Message).collect();
     for edit in edits(rng) {
-        let request = Request::Write(ChunkWrite {
+        let request = ChainRequest::Write(ChunkWrite {
             session: SessionId(damage::number(rng)),
             number: damage::number(rng),
             settled: damage::number(rng),
@@ -135,7 +135,7 @@ fn frames(rng: &mut Rng) -> Vec<ChainFrame<Bytes>> {
         });
         frames.push(ChainFrame::Request { number, request });
     }
-    let request = Request::Read {
+    let request = ChainRequest::Read {
         chunk,
         offset: damage::number(rng) as u32,
         length: damage::number(rng) as u32,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use craq::{ChunkId, ChunkWrite, Chunks, Edit, Input, Refusal, Request, SessionId};
+use craq::{ChainRefusal, ChainRequest, ChunkId, ChunkWrite, Chunks, Edit, Input, SessionId};
 use sim::{Simulation, To};
 
 use crate::history::{Answer, Ask, Call};
@@ -98,12 +98,12 @@ impl World {
         };
         let (session, number) = (of.session, of.number);
         let request = match edit {
-            None => Request::Read {
+            None => ChainRequest::Read {
                 chunk,
                 offset: 0,
                 length: MOST_BYTES as u32,
             },
-            Some(edit) => Request::Write(ChunkWrite {
+            Some(edit) => ChainRequest::Write(ChunkWrite {
                 session,
                 number,
                 settled: number,
@@ -112,8 +112,8 @@ impl World {
             }),
         };
         let host = match &request {
-            Request::Read { .. } => self.rng.below(self.members.len()),
-            Request::Write(_) => 0,
+            ChainRequest::Read { .. } => self.rng.below(self.members.len()),
+            ChainRequest::Write(_) => 0,
         };
         self.requests += 1;
         let id = self.requests;
@@ -130,7 +130,7 @@ impl World {
         self.clients.iter().position(waits)
     }
 
-    pub(crate) fn answered(&mut self, request: u64, answer: Result<Answer, Refusal>) {
+    pub(crate) fn answered(&mut self, request: u64, answer: Result<Answer, ChainRefusal>) {
         let Some(client) = self.waiting_for(request) else {
             return;
         };
@@ -140,15 +140,15 @@ impl World {
         match answer {
             Ok(answer) => self.calls[call].as_mut().unwrap().end = Some((end, answer)),
             // CRAQ-5: it never happened, so nobody has to explain it.
-            Err(Refusal::Full) => self.calls[call] = None,
-            Err(Refusal::Old) => panic!("CRAQ-4: a write that is not answered is old"),
+            Err(ChainRefusal::Full) => self.calls[call] = None,
+            Err(ChainRefusal::Old) => panic!("CRAQ-4: a write that is not answered is old"),
             Err(
-                Refusal::WrongVersion { .. }
-                | Refusal::NotHead
-                | Refusal::NotReady
-                | Refusal::NoSession
-                | Refusal::Busy
-                | Refusal::Damaged,
+                ChainRefusal::WrongVersion { .. }
+                | ChainRefusal::NotHead
+                | ChainRefusal::NotReady
+                | ChainRefusal::NoSession
+                | ChainRefusal::Busy
+                | ChainRefusal::Damaged,
             ) => return,
         }
         of.call = None;

@@ -1,8 +1,8 @@
 //! Single steps of one member, which the runs of whole chains reach too rarely to notice that they are wrong.
 
 use craq::{
-    ChainMember, ChunkId, Edit, Effect, Input, Message, Place, Records, Refusal, Table, TargetId,
-    Update, Version,
+    ChainMember, ChainRefusal, ChunkId, Edit, Effect, Input, Message, Place, Records, Table,
+    TargetId, Update, Version,
 };
 
 use crate::store::Store;
@@ -131,7 +131,7 @@ fn what_was_refused_stays_refused() {
         Message::Refused {
             chunk: CHUNK,
             version: version(1),
-            why: Refusal::Full,
+            why: ChainRefusal::Full,
         },
     );
     middle.store.is_full = true;

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use craq::{
-    ChunkId, ChunkState, Chunks, Edit, PendingContent, Record, Records, Refusal, Update, Version,
+    ChainRefusal, ChunkId, ChunkState, Chunks, Edit, PendingContent, Record, Records, Update,
+    Version,
 };
 use sim::Rng;
 
@@ -159,9 +160,9 @@ impl Chunks<Vec<u8>> for Store {
         Records::new(records.unwrap_or_default()).unwrap()
     }
 
-    fn prepare(&mut self, update: &Update<Vec<u8>>) -> Result<(), Refusal> {
+    fn prepare(&mut self, update: &Update<Vec<u8>>) -> Result<(), ChainRefusal> {
         if self.is_full && matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. }) {
-            return Err(Refusal::Full);
+            return Err(ChainRefusal::Full);
         }
         let committed = self
             .now

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use craq::{
-    ChainMember, ChunkId, Chunks, Effect, Input, Message, Place, Refusal, Reply, Request,
+    ChainMember, ChainRefusal, ChainRequest, ChunkId, Chunks, Effect, Input, Message, Place, Reply,
     SessionId, Table, TargetId, Version,
 };
 use sim::history::linearize;
@@ -39,8 +39,8 @@ pub(crate) enum Event {
     Flush(usize),
     Loaded(usize, ChunkId, Version, Vec<u8>),
     Damaged(usize, ChunkId),
-    Request(usize, u64, u64, Request<Vec<u8>>),
-    Answer(u64, Result<Answer, Refusal>),
+    Request(usize, u64, u64, ChainRequest<Vec<u8>>),
+    Answer(u64, Result<Answer, ChainRefusal>),
     Ask(usize),
     AskAgain(u64),
     Fault,
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, request: u64, answer: Result<Answer, Refusal>) {
+    fn answer(&mut self, request: u64, answer: Result<Answer, ChainRefusal>) {
         self.hosts
             .within(MS / 100..MS, To::World, Event::Answer(request, answer));
     }
