@@ -1,0 +1,9 @@
+//! The store of a target on a simulated disk: random use beside a model, power cuts after any step, rot, a full disk, and
+//! a journal that goes round many times. `shell` carries out the store's plans, `world` uses it at random.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
+
+mod power;
+mod shell;
+mod use_at_random;
+mod world;
