@@ -3,7 +3,11 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
+mod damage;
+mod full;
 mod power;
+mod rot;
+mod rounds;
 mod shell;
 mod use_at_random;
 mod world;

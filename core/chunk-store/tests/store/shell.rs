@@ -31,6 +31,9 @@ pub(crate) struct Shell {
     pub(crate) steps: u64,
     /// The batch that is written and not flushed.
     pub(crate) written: Option<u64>,
+    /// How often the journal has begun again at its start.
+    pub(crate) rounds: u64,
+    last_at: u64,
 }
 
 pub(crate) fn geometry(segments: u32, blocks: u32) -> Geometry {
@@ -62,6 +65,8 @@ impl Shell {
             steps_left: None,
             steps: 0,
             written: None,
+            rounds: 0,
+            last_at: 0,
         }
     }
 
@@ -153,6 +158,8 @@ impl Shell {
             return Ok(false);
         };
         self.written = Some(batch.sequence);
+        self.rounds += u64::from(batch.at < self.last_at);
+        self.last_at = batch.at;
         self.write(batch.at, &batch.bytes)?;
         Ok(true)
     }

@@ -126,7 +126,11 @@ impl World {
             Err(Refused::Busy) => {
                 let removes = |content: &Content| content.1.is_none();
                 let planned = self.planned.iter().map(|planned| &planned.content);
-                let mut pending = self.now.values().flat_map(|truth| &truth.pending).chain(planned);
+                let mut pending = self
+                    .now
+                    .values()
+                    .flat_map(|truth| &truth.pending)
+                    .chain(planned);
                 return assert!(edit == Edit::Remove && pending.any(removes), "STORE-5");
             }
             Err(Refused::Preparing) => return assert!(is_planned),
@@ -321,7 +325,31 @@ impl World {
         (truth, is_damaged)
     }
 
-    /// The power has gone: the store opens with what was acknowledged, and with nothing that is wrong. STORE-1.
+    /// A flush fails. The store refuses everything and is opened again, with the disk's cache as it is.
+    pub(crate) fn flush_fails(&mut self) {
+        self.shell.disk.fail_flush();
+        self.shell.disk.flush(0).unwrap_err();
+        self.shell.store.flush_failed();
+        let id = ChunkId(0);
+        let store = &mut self.shell.store;
+        let failed = Refused::Failed;
+        let edit = Edit::Remove;
+        let prepared = store.prepare(id, Version(0), None, edit, Vec::new());
+        assert_eq!(prepared.unwrap_err(), failed, "STORE-8");
+        assert_eq!(store.commit(id, Version(0)), Err(failed), "STORE-8");
+        assert_eq!(store.discard(id, Version(0)), Err(failed), "STORE-8");
+        let read = store.read(id, Which::Committed, 0..1);
+        assert_eq!(read.unwrap_err(), failed, "STORE-8");
+        if let Some(sequence) = self.shell.written {
+            let flushed = self.shell.store.batch_flushed(sequence);
+            assert_eq!(flushed, Err(failed), "STORE-8");
+        }
+        assert_eq!(self.shell.store.take_batch(), None, "STORE-8");
+        self.opens();
+    }
+
+    /// The power has gone: the store opens with what was acknowledged, and with nothing that is wrong. It goes again
+    /// while the store opens.
     pub(crate) fn reopens(&mut self, cuts: u64) -> RecoverySummary {
         self.shell.cut_power();
         for _ in 0..cuts {
@@ -335,48 +363,35 @@ impl World {
     }
 
     /// The store opens as [`World::reopens`] says, whatever was before.
-    pub(crate) fn opens(&mut self) -> RecoverySummary {
-        let summary = self
-            .shell
-            .open()
-            .unwrap()
-            .expect("STORE-1: a power cut loses no batch");
-        assert_eq!(summary.lost, 0);
+    fn opens(&mut self) -> RecoverySummary {
+        let summary = self.shell.open().unwrap();
+        let summary = summary.expect("STORE-1: a power cut loses no batch");
         self.planned.clear();
         self.reads.clear();
-        for id in (0..CHUNKS).map(u128::from) {
-            let (found, is_damaged) = self.look(id);
-            let is = |truth: Option<&Truth>, may_be_damaged: bool| {
-                let truth = truth.cloned().unwrap_or_default();
-                let version =
-                    |content: &Option<Content>| content.as_ref().map(|(version, _)| *version);
-                truth.committed == found.committed
-                    && (truth.pending == found.pending
-                        || may_be_damaged
-                            && is_damaged
-                            && version(&truth.pending) == version(&found.pending))
-            };
+        let found = self.look_at_all();
+        for (&id, (truth, is_damaged)) in &found {
             let (flushed, taken) = (self.flushed.get(&id), self.taken.get(&id));
+            let is_right = is(truth, false, flushed) || is(truth, *is_damaged, taken);
             assert!(
-                is(flushed, false) || is(taken, true),
-                "STORE-1: chunk {id} holds {found:?}, {flushed:?} was flushed, {taken:?} written"
+                is_right,
+                "STORE-1: chunk {id} holds {truth:?}, {flushed:?} was flushed, {taken:?} written"
             );
-            if is_damaged {
-                let version = found.pending.as_ref().unwrap().0;
-                let refused = self.shell.store.commit(ChunkId(id), Version(version));
-                assert_eq!(refused, Err(Refused::Damaged(Version(version))));
-                self.shell
-                    .store
-                    .discard(ChunkId(id), Version(version))
-                    .unwrap();
+        }
+        if self.rng.chance(1, 2) {
+            self.shell.cut_power();
+            self.shell.open().unwrap().unwrap();
+            let again = self.look_at_all();
+            assert_eq!(again, found, "STORE-8: what an open store says is durable");
+        }
+        for (id, (mut truth, is_damaged)) in found {
+            if let (true, Some((version, _))) = (is_damaged, &truth.pending) {
+                let version = Version(*version);
+                let refused = self.shell.store.commit(ChunkId(id), version);
+                assert_eq!(refused, Err(Refused::Damaged(version)));
+                self.shell.store.discard(ChunkId(id), version).unwrap();
+                truth.pending = None;
             }
-            let pending = found.pending.filter(|_| !is_damaged);
-            let is_pending_durable = pending.is_some();
-            let truth = Truth {
-                pending,
-                is_pending_durable,
-                ..found
-            };
+            truth.is_pending_durable = truth.pending.is_some();
             self.now.insert(id, truth);
         }
         self.taken.clone_from(&self.now);
@@ -385,4 +400,20 @@ impl World {
         self.shell.check_blocks();
         summary
     }
+
+    fn look_at_all(&mut self) -> BTreeMap<u128, (Truth, bool)> {
+        let ids = (0..CHUNKS).map(u128::from);
+        ids.map(|id| (id, self.look(id))).collect()
+    }
+}
+
+/// Whether a chunk holds what was expected. Of a damaged pending state only the version is known.
+fn is(found: &Truth, is_damaged: bool, expected: Option<&Truth>) -> bool {
+    let expected = expected.cloned().unwrap_or_default();
+    let version = |content: &Option<Content>| content.as_ref().map(|(version, _)| *version);
+    let is_pending = match is_damaged {
+        true => version(&found.pending) == version(&expected.pending),
+        false => found.pending == expected.pending,
+    };
+    found.committed == expected.committed && is_pending
 }
