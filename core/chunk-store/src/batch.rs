@@ -165,7 +165,7 @@ mod tests {
         offset: 512,
     };
 
-    /// A segment with one batch of 40 tombstones.
+    /// A segment with one batch of 40 records.
     fn segment() -> Vec<u8> {
         let mut records = Vec::new();
         for id in 0..40 {

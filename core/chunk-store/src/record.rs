@@ -1,11 +1,11 @@
-//! A record: the whole state of one chunk, as the journal keeps it. A chunk without states is a tombstone. Encoding and
+//! A record: the whole state of one chunk, as the journal keeps it. One without states says that the chunk is no more. Encoding and
 //! total decoding; where records lie is the batch's and the journal's business.
 
 use crate::fields::Fields;
 use crate::superblock::Geometry;
 use crate::{BLOCKS_PER_CHUNK, ChunkId, NOTES_LIMIT_BYTES, Version};
 
-/// Bytes of a record before its states, so all of a tombstone.
+/// Bytes of a record before its states, so all of one without states.
 pub(crate) const RECORD_HEAD_BYTES: usize = 20;
 /// Bytes of a state before its blocks and notes.
 pub(crate) const STATE_HEAD_BYTES: usize = 24;

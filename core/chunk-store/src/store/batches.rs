@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::ChunkStore;
-use crate::journal::{Cleaning, Journal, Position};
+use crate::journal::{Cleaning, Position};
 use crate::record::{self, RECORD_HEAD_BYTES};
 use crate::{ChunkId, Refused, Version, batch};
 
@@ -65,15 +65,8 @@ impl ChunkStore {
         if self.is_failed || self.in_flight.is_some() {
             return None;
         }
-        if self.has_many_tombstones() {
-            self.forget_tombstones();
-        }
-        let is_crowded = self.has_many_tombstones();
-        let cleaning = self.journal.cleaning(is_crowded);
-        let has_new = cleaning != Cleaning::Only && !self.queue.is_empty();
-        let frees = self.journal.has_old() || self.journal.lags();
-        let has_old = frees && (is_crowded || cleaning == Cleaning::Only);
-        if !has_new && !has_old {
+        let cleaning = self.journal.cleaning();
+        if self.queue.is_empty() && cleaning != Cleaning::Only {
             return None;
         }
         let Position {
@@ -95,8 +88,7 @@ impl ChunkStore {
                 self.add_new(&mut draft, room / 2);
                 let geometry = self.superblock.geometry();
                 let taken = geometry.round(batch::HEADER_BYTES + draft.records.len());
-                let earned = if has_new { taken } else { room };
-                self.credit = (self.credit + earned).min(batch::LIMIT_BYTES);
+                self.credit = (self.credit + taken).min(batch::LIMIT_BYTES);
                 self.add_oldest(&mut draft, header.segment);
             }
             Cleaning::Only => {
@@ -147,27 +139,6 @@ impl ChunkStore {
         Ok(batch.durable)
     }
 
-    /// Tombstones take room that writes want: then cleaning does not wait until the ring is full.
-    fn has_many_tombstones(&self) -> bool {
-        self.tombstones * RECORD_HEAD_BYTES > Journal::limit(self.superblock.geometry()) / 8
-    }
-
-    /// Drops the tombstones in the oldest segment: whatever they hide is there, too, or already gone.
-    fn forget_tombstones(&mut self) {
-        let oldest = self.journal.oldest();
-        let records = self.journal.records();
-        let records = records.take_while(|(segment, _)| *segment == oldest);
-        let gone = records.filter(|(_, id)| self.is_tombstone(*id));
-        for (_, id) in gone.collect::<Vec<_>>() {
-            self.forget(id);
-        }
-    }
-
-    fn is_tombstone(&self, id: ChunkId) -> bool {
-        let chunk = self.chunks.get(&id);
-        chunk.is_some_and(|chunk| chunk.is_tombstone() && chunk.is_settled())
-    }
-
     /// Adds the records of chunks that have changed.
     fn add_new(&mut self, draft: &mut Draft, room: usize) {
         while let Some(&id) = self.queue.front() {
@@ -181,17 +152,8 @@ impl ChunkStore {
 
     /// Adds the oldest records, so that their segments can be written over, as many as there is credit for.
     fn add_oldest(&mut self, draft: &mut Draft, head: u64) {
-        let oldest = self.journal.oldest();
         let looks = self.credit / RECORD_HEAD_BYTES + 1;
-        let records: Vec<_> = self.journal.records().take(looks).collect();
-        for (segment, id) in records {
-            if self.is_tombstone(id) {
-                // One in a later segment is dropped when that is the oldest.
-                if segment == oldest {
-                    self.forget(id);
-                }
-                continue;
-            }
+        for (segment, id) in self.journal.records().take(looks) {
             if segment == head || self.credit == 0 {
                 return;
             }

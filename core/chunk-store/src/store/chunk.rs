@@ -1,7 +1,7 @@
 //! One chunk in memory: its states, and what waits for its next record. How the store's sums follow a change of it.
 
 use super::{Change, ChunkStore};
-use crate::record::{RECORD_HEAD_BYTES, State, record_bytes};
+use crate::record::{State, record_bytes};
 use crate::{ChunkId, Version};
 
 /// A state that is not committed.
@@ -49,14 +49,11 @@ impl Chunk {
         self.committed.iter_mut().chain(pending)
     }
 
-    /// Nothing of it is left but its record, which says so.
-    pub(super) fn is_tombstone(&self) -> bool {
-        self.states().next().is_none() && self.edit.is_none()
-    }
-
-    /// Whether its record can be dropped with the older ones.
-    pub(super) fn is_settled(&self) -> bool {
-        !self.is_queued && !self.is_in_flight
+    /// Nothing of it is left, and a flushed record says so. The chunk needs that record no longer than its older ones, which
+    /// lie before it: the journal is only ever cut off at its beginning.
+    fn is_gone(&self) -> bool {
+        let is_waiting = self.edit.is_some() || self.is_queued || self.is_in_flight;
+        !is_waiting && self.states().next().is_none()
     }
 }
 
@@ -80,28 +77,15 @@ impl ChunkStore {
         let edit = chunk.edit.map_or(0, |(_, bytes)| bytes);
         let room = record_bytes(chunk.states()) + edit;
         self.live_bytes = self.live_bytes - chunk.room + room;
-        // A tombstone costs no more than any record, so that it counts by its size.
-        let was_tombstone = chunk.room == RECORD_HEAD_BYTES;
-        self.tombstones -= usize::from(was_tombstone);
-        self.tombstones += usize::from(room == RECORD_HEAD_BYTES);
         chunk.room = room;
         match chunk.states().any(|state| state.is_damaged) {
             true => self.damaged.insert(id),
             false => self.damaged.remove(&id),
         };
-        if chunk.is_tombstone() && chunk.is_settled() && chunk.at.is_none() {
+        if chunk.is_gone() {
             self.live_bytes -= room;
-            self.tombstones -= 1;
+            self.journal.moved(id, chunk.at, None);
             self.chunks.remove(&id);
-        }
-    }
-
-    /// Drops the newest record of a chunk that is no more, with all older ones of it: they are in the oldest segment.
-    pub(super) fn forget(&mut self, id: ChunkId) {
-        if let Some(chunk) = self.chunks.get_mut(&id) {
-            let from = chunk.at.take();
-            self.journal.moved(id, from, None);
-            self.settle(id);
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct StoreUsage {
     pub record_bytes: usize,
     /// At so many, writes are refused.
     pub record_limit_bytes: usize,
-    /// Chunks with a state.
+    /// Chunks with a state, or that are being edited.
     pub chunks: usize,
     /// Those of them that are damaged.
     pub damaged: usize,
@@ -141,7 +141,7 @@ impl ChunkStore {
             free_blocks: self.blocks.free(),
             record_bytes: self.live_bytes,
             record_limit_bytes: Journal::write_limit(geometry),
-            chunks: self.chunks.len() - self.tombstones,
+            chunks: self.chunks.len(),
             damaged: self.damaged.len(),
             edits: self.edits.len() + self.undurable,
             reads: self.reads.len(),

@@ -94,7 +94,6 @@ pub struct ChunkStore {
     /// Edits that are written and not durable.
     undurable: usize,
     damaged: BTreeSet<ChunkId>,
-    tombstones: usize,
     /// Bytes that the newest records of all chunks take, with those of open edits.
     live_bytes: usize,
     /// New records have earned so many bytes of cleaning.
@@ -134,7 +133,6 @@ impl ChunkStore {
             next: 0,
             undurable: 0,
             damaged: BTreeSet::new(),
-            tombstones: 0,
             live_bytes: 0,
             credit: 0,
         }

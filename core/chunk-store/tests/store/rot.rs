@@ -167,3 +167,65 @@ fn a_damaged_chunk_is_replaced_in_its_own_version() {
     assert_eq!(shell.put(1, 5, Some(5), all, &[1; 2000]), not_newer);
     shell.check_blocks();
 }
+
+#[test]
+fn what_is_written_while_its_block_is_found_damaged_is_damaged_too() {
+    let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
+    shell
+        .put(1, 1, None, Edit::Replace { length: 2048 }, &[1; 2048])
+        .unwrap();
+    let (id, version) = (ChunkId(1), Version(2));
+    let part = Edit::Write {
+        offset: 0,
+        length: 1024,
+    };
+    let prepared = shell
+        .store
+        .prepare(id, version, Some(Version(1)), part, Vec::new());
+    let (ticket, plans) = prepared.unwrap();
+    let (guard, plan) = shell.store.read(id, Which::Committed, 1024..2048).unwrap();
+    shell.store.end_read(guard).unwrap();
+    assert!(
+        shell
+            .store
+            .mark_damaged(id, plan.pieces[0].at.unwrap())
+            .unwrap()
+    );
+    let sums = shell.fill(id, &plans, &[2; 1024]).unwrap().unwrap();
+    shell.store.written(ticket, &sums).unwrap();
+    shell.sync();
+    let damaged = Err(Refused::Damaged(version));
+    assert_eq!(shell.store.commit(id, version), damaged, "STORE-4");
+}
+
+#[test]
+fn a_flushed_batch_that_only_a_torn_one_knows_of_is_missed() {
+    let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
+    let all = Edit::Replace { length: 1 };
+    shell.put(1, 1, None, all, &[1]).unwrap();
+    shell
+        .edit_noted(1, 2, Some(1), all, &[2], vec![1; 1000])
+        .unwrap();
+    let last = shell.store.take_batch().unwrap();
+    shell.write(last.at, &last.bytes).unwrap();
+    shell.written = Some(last.sequence);
+    shell.flush().unwrap();
+    shell
+        .edit_noted(2, 1, None, all, &[2], vec![1; 1000])
+        .unwrap();
+    let torn = shell.store.take_batch().unwrap();
+    shell.write(torn.at, &torn.bytes[..512]).unwrap();
+    shell.flush().unwrap();
+    let mut cut = shell.disk.clone();
+    shell.cut_power();
+    let summary = shell.open().unwrap().unwrap();
+    assert_eq!((summary.torn, summary.chunks), (1, 1));
+    cut.lose_sector(0, last.at as usize + 512);
+    shell.disk = cut;
+    let opened = shell.open().unwrap();
+    let lost = RecoveryError::Lost {
+        batches: 1,
+        near: last.sequence,
+    };
+    assert_eq!(opened, Err(lost), "STORE-7");
+}
