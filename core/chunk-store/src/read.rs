@@ -61,14 +61,13 @@ impl ReadPiece {
 
 /// The parts of a range, as far as the state reaches.
 pub(crate) fn pieces(geometry: &Geometry, state: &State, range: Range<u32>) -> Vec<ReadPiece> {
-    let end = range.end.min(state.length);
     let first = (range.start / geometry.block_bytes) as usize;
     let blocks = state.blocks.iter().enumerate().skip(first);
     let piece = |(index, block): (usize, &Option<_>)| {
         let start = index as u32 * geometry.block_bytes;
         let bytes = geometry.valid_bytes(state.length, index);
         let clip = |at: u32| at.clamp(start, start + bytes) - start;
-        let wanted = clip(range.start)..clip(end);
+        let wanted = clip(range.start)..clip(range.end);
         let (at, checksum) = match *block {
             Some(crate::record::Placed { place, checksum }) => {
                 (Some(geometry.block_at(place)), checksum)

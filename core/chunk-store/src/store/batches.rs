@@ -62,13 +62,10 @@ struct Draft {
 impl ChunkStore {
     /// The next batch. None if there is nothing to write, or if one is on its way.
     pub fn take_batch(&mut self) -> Option<JournalBatch> {
-        if self.is_failed || self.in_flight.is_some() {
+        if self.is_failed || self.in_flight.is_some() || self.queue.is_empty() {
             return None;
         }
         let cleaning = self.journal.cleaning();
-        if self.queue.is_empty() && cleaning != Cleaning::Only {
-            return None;
-        }
         let Position {
             header,
             oldest,
@@ -95,6 +92,10 @@ impl ChunkStore {
                 self.credit = room;
                 self.add_oldest(&mut draft, header.segment);
             }
+        }
+        if cleaning != Cleaning::None {
+            // Some of the oldest had changed as well.
+            self.queue.retain(|id| !draft.ids.contains(id));
         }
         let count = draft.ids.len() as u32;
         let bytes = batch::encode(&self.superblock, &header, count, &draft.records);
@@ -130,7 +131,6 @@ impl ChunkStore {
         }
         for id in batch.ids {
             if let Some(chunk) = self.chunks.get_mut(&id) {
-                chunk.is_in_flight = false;
                 let from = chunk.at.replace(batch.segment);
                 self.journal.moved(id, from, Some(batch.segment));
                 self.settle(id);
@@ -196,11 +196,7 @@ impl ChunkStore {
             }));
             retired.append(&mut chunk.retired);
             chunk.is_queued = false;
-            chunk.is_in_flight = true;
         }
-        let chunks = &self.chunks;
-        self.queue
-            .retain(|id| chunks.get(id).is_some_and(|chunk| chunk.is_queued));
         InFlight {
             sequence: header.sequence,
             segment: header.segment,

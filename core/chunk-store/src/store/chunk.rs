@@ -24,8 +24,6 @@ pub(super) struct Chunk {
     /// The segment of its newest flushed record.
     pub(super) at: Option<u64>,
     pub(super) is_queued: bool,
-    /// Its record is in the batch that is being written.
-    pub(super) is_in_flight: bool,
     /// What the next record makes durable.
     pub(super) changes: Vec<(Version, Change)>,
     /// Blocks that are let go once the next record is flushed.
@@ -52,8 +50,7 @@ impl Chunk {
     /// Nothing of it is left, and a flushed record says so. The chunk needs that record no longer than its older ones, which
     /// lie before it: the journal is only ever cut off at its beginning.
     fn is_gone(&self) -> bool {
-        let is_waiting = self.edit.is_some() || self.is_queued || self.is_in_flight;
-        !is_waiting && self.states().next().is_none()
+        self.edit.is_none() && !self.is_queued && self.states().next().is_none()
     }
 }
 

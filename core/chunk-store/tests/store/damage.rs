@@ -225,3 +225,42 @@ fn no_journal_makes_a_store_panic() {
     });
     print_count("opened", opened);
 }
+
+#[test]
+fn one_block_in_too_many_records_is_given_to_one() {
+    let geometry = Geometry {
+        segments: 32,
+        segment_bytes: 64 << 10,
+        ..geometry(8, 100)
+    };
+    let mut shell = Shell::new(&mut Rng::new(1), geometry);
+    let uuid = shell.superblock.uuid();
+    // 580 chunks with 2 states of 64 blocks each, all of them the first.
+    for sequence in 2..12_u64 {
+        let mut batch = b"FFCHUNKJ".to_vec();
+        for number in [sequence, sequence - 1, 1, sequence] {
+            batch.extend(number.to_le_bytes());
+        }
+        batch.extend(0_u32.to_le_bytes());
+        batch.extend((58 * 1092_u32).to_le_bytes());
+        batch.extend(58_u32.to_le_bytes());
+        batch.resize(64, 0);
+        for record in 0..58 {
+            batch.extend(u128::from(sequence * 100 + record).to_le_bytes());
+            batch.extend([1, 1, 0, 0]);
+            for version in [1_u128, 2] {
+                batch.extend(version.to_le_bytes());
+                batch.extend([0; 4]);
+                batch.extend((64_u32 << 10).to_le_bytes());
+                batch.extend([0; 512]);
+            }
+        }
+        batch.resize(64 << 10, 0);
+        sign(&mut batch, uuid);
+        let at = (128 << 10) + sequence * (64 << 10);
+        shell.write(at, &batch).unwrap();
+    }
+    let summary = shell.open().unwrap().unwrap();
+    assert_eq!((summary.chunks, summary.damaged), (580, 580), "STORE-7");
+    assert_eq!(shell.store.usage().free_blocks, 100, "STORE-3");
+}

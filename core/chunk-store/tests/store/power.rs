@@ -1,7 +1,7 @@
 //! Power cuts after any step of the disk, in random use and while the store opens, and flushes that fail.
 
 use chunk_store::{ChunkId, Edit, Refused, Version, Which};
-use sim::{Rng, for_each_seed, is_replay, print_count};
+use sim::{Rng, explore, for_each_seed, is_replay, print_count};
 
 use crate::shell::{Shell, geometry};
 use crate::world::World;
@@ -9,7 +9,7 @@ use crate::world::World;
 #[test]
 fn a_power_cut_after_any_step_takes_nothing_that_was_acknowledged() {
     let (mut cuts, mut damaged, mut torn) = (0, 0, 0);
-    for_each_seed(2_000, |rng| {
+    explore(2_000, &[], |rng| {
         let mut world = World::new(rng.fork());
         // Some begin with a journal that has gone round.
         if rng.chance(1, 8) {

@@ -70,8 +70,12 @@ impl Shell {
         }
     }
 
+    fn sector_bytes(&self) -> usize {
+        self.superblock.geometry().sector_bytes as usize
+    }
+
     pub(crate) fn block(&self, at: u64, bytes: u32) -> Option<Vec<u8>> {
-        let end = (at as usize + bytes as usize).next_multiple_of(512);
+        let end = (at as usize + bytes as usize).next_multiple_of(self.sector_bytes());
         let read = self.disk.read(FILE, at as usize..end);
         read.ok().map(<[u8]>::to_vec)
     }
@@ -110,7 +114,7 @@ impl Shell {
                 return Ok(None);
             };
             sums.push(checksum(&block));
-            block.resize(block.len().next_multiple_of(512), 0xee);
+            block.resize(block.len().next_multiple_of(self.sector_bytes()), 0xee);
             self.write(plan.at, &block)?;
         }
         Ok(Some(sums))

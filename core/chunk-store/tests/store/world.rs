@@ -62,9 +62,14 @@ impl World {
     pub(crate) fn new(mut rng: Rng) -> Self {
         let segments = *rng.pick(&[8, 9, 12, 16]);
         let blocks = rng.range(12..80) as u32;
+        let mut geometry = geometry(segments, blocks);
+        if rng.chance(1, 8) {
+            (geometry.sector_bytes, geometry.block_bytes) = (4096, 4096);
+            geometry.segment_bytes = 32 << 10;
+        }
         let longest_notes = *rng.pick(&[1, 100, 2049]);
         Self {
-            shell: Shell::new(&mut rng, geometry(segments, blocks)),
+            shell: Shell::new(&mut rng, geometry),
             rng,
             now: BTreeMap::new(),
             flushed: BTreeMap::new(),
