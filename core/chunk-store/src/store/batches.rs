@@ -131,6 +131,7 @@ impl ChunkStore {
         }
         for id in batch.ids {
             if let Some(chunk) = self.chunks.get_mut(&id) {
+                chunk.flushed_bytes = chunk.in_flight_bytes.take().unwrap_or(0);
                 let from = chunk.at.replace(batch.segment);
                 self.journal.moved(id, from, Some(batch.segment));
                 self.settle(id);
@@ -196,6 +197,7 @@ impl ChunkStore {
             }));
             retired.append(&mut chunk.retired);
             chunk.is_queued = false;
+            chunk.in_flight_bytes = Some(record::record_bytes(chunk.states()));
         }
         InFlight {
             sequence: header.sequence,

@@ -23,6 +23,10 @@ pub(super) struct Chunk {
     pub(super) room: usize,
     /// The segment of its newest flushed record.
     pub(super) at: Option<u64>,
+    /// Bytes of that record: a recovery may find it, even if the next one is shorter.
+    pub(super) flushed_bytes: usize,
+    /// Bytes of its record in the batch that is being written.
+    pub(super) in_flight_bytes: Option<usize>,
     pub(super) is_queued: bool,
     /// What the next record makes durable.
     pub(super) changes: Vec<(Version, Change)>,
@@ -50,7 +54,8 @@ impl Chunk {
     /// Nothing of it is left, and a flushed record says so. The chunk needs that record no longer than its older ones, which
     /// lie before it: the journal is only ever cut off at its beginning.
     fn is_gone(&self) -> bool {
-        self.edit.is_none() && !self.is_queued && self.states().next().is_none()
+        let is_waiting = self.edit.is_some() || self.is_queued || self.in_flight_bytes.is_some();
+        !is_waiting && self.states().next().is_none()
     }
 }
 
@@ -72,7 +77,9 @@ impl ChunkStore {
             return;
         };
         let edit = chunk.edit.map_or(0, |(_, bytes)| bytes);
-        let room = record_bytes(chunk.states()) + edit;
+        let now = record_bytes(chunk.states()) + edit;
+        let in_flight = chunk.in_flight_bytes.unwrap_or(0);
+        let room = now.max(in_flight).max(chunk.flushed_bytes);
         self.live_bytes = self.live_bytes - chunk.room + room;
         chunk.room = room;
         match chunk.states().any(|state| state.is_damaged) {

@@ -144,6 +144,7 @@ impl ChunkStore {
             self.blocks.hold(place);
         }
         let id = record.id;
+        let flushed_bytes = record_bytes(record.states());
         let chunk = Chunk {
             committed: record.committed,
             pending: record.pending.map(|state| Pending {
@@ -151,6 +152,7 @@ impl ChunkStore {
                 ticket: None,
             }),
             at: Some(segment),
+            flushed_bytes,
             ..Chunk::default()
         };
         self.chunks.insert(id, chunk);
@@ -196,7 +198,7 @@ impl ChunkStore {
         };
         let room = record_bytes(old.into_iter().chain([&state]));
         let charged = self.chunks.get(&id).map_or(0, |chunk| chunk.room);
-        let live_bytes = self.live_bytes - charged + room;
+        let live_bytes = self.live_bytes - charged + room.max(charged);
         match edit {
             Edit::Remove if live_bytes > Journal::limit(&geometry) => return Err(Refused::Busy),
             Edit::Remove => {}
