@@ -223,7 +223,7 @@ mod tests {
                 state.blocks[0] = Some(Placed {
                     place: 100,
                     checksum: 0,
-                })
+                });
             },
             |state| state.notes = vec![0; NOTES_LIMIT_BYTES + 1],
             |state| state.is_removal = true,

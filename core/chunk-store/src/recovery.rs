@@ -1,7 +1,7 @@
 //! Opening a disk: reads the journal once, finds the newest record of each chunk, and reads the blocks that the last
 //! batch alone refers to, since nobody knows whether it was flushed. What was read of that batch and its blocks is written
-//! once more in its place and flushed, so that what the store says when it opens outlives a power cut even if an earlier
-//! flush had failed. Everything that was read is untrusted.
+//! once more in its place, what is torn is erased, and both are flushed: what the store says when it opens outlives a
+//! power cut even if an earlier flush had failed. Everything that was read is untrusted.
 
 mod scan;
 
@@ -93,6 +93,8 @@ pub struct StoreRecovery {
     journaled: Journaled,
     unproven: Vec<Unproven>,
     bad: BTreeSet<u32>,
+    /// A sector.
+    zeros: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,8 @@ enum Phase {
     /// It is as it should be, and is written again.
     Again(Vec<u8>),
     Batch,
+    /// So many torn batches still have their headers.
+    Erase(usize),
     Flush,
     Finish,
 }
@@ -122,6 +126,7 @@ impl StoreRecovery {
             journaled: Journaled::default(),
             unproven: Vec::new(),
             bad: BTreeSet::new(),
+            zeros: vec![0; superblock.geometry().sector_bytes as usize],
         }
     }
 
@@ -153,6 +158,10 @@ impl StoreRecovery {
                     bytes: &self.journaled.last_bytes,
                 }
             }
+            Phase::Erase(left) => RecoveryStep::Write {
+                at: self.torn_at(*left),
+                bytes: &self.zeros,
+            },
             Phase::Flush => RecoveryStep::Flush,
             Phase::Finish => RecoveryStep::Finish,
         }
@@ -202,7 +211,7 @@ impl StoreRecovery {
                 }
                 Ok(())
             }
-            Phase::Again(_) | Phase::Batch | Phase::Flush | Phase::Finish => {
+            Phase::Again(_) | Phase::Batch | Phase::Erase(_) | Phase::Flush | Phase::Finish => {
                 Err(RecoveryError::OutOfTurn)
             }
         }
@@ -215,7 +224,8 @@ impl StoreRecovery {
                 self.unproven.pop();
                 self.next_block()
             }
-            Phase::Batch => Phase::Flush,
+            Phase::Batch => self.next_torn(self.journaled.torn.len()),
+            Phase::Erase(left) => self.next_torn(*left - 1),
             Phase::Flush => Phase::Finish,
             Phase::Segment(_) | Phase::Sectors(..) | Phase::Block | Phase::Finish => {
                 return Err(RecoveryError::OutOfTurn);
@@ -269,7 +279,7 @@ impl StoreRecovery {
         let summary = RecoverySummary {
             chunks: usage.chunks,
             damaged: usage.damaged,
-            torn: self.journaled.torn,
+            torn: self.journaled.torn.len(),
             lost: self.journaled.lost,
         };
         Ok((store, summary))
@@ -294,6 +304,21 @@ impl StoreRecovery {
             true => Phase::Batch,
             false => Phase::Block,
         }
+    }
+
+    /// A torn batch loses its header. Otherwise the next batch, which is written over it, could be torn in such a way that
+    /// the two together make the first one whole.
+    fn next_torn(&self, left: usize) -> Phase {
+        match left {
+            0 => Phase::Flush,
+            1.. => Phase::Erase(left),
+        }
+    }
+
+    fn torn_at(&self, left: usize) -> u64 {
+        let header = &self.journaled.torn[left - 1];
+        let segment_at = self.superblock.geometry().segment_at(header.segment);
+        segment_at + u64::from(header.offset)
     }
 
     /// Where the unproven block is, and how much is read of it.

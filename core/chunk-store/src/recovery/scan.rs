@@ -40,7 +40,8 @@ pub(super) struct Journaled {
     pub(super) unproven: Vec<Unproven>,
     /// Above the sequence of each batch that was ever begun.
     pub(super) next: u64,
-    pub(super) torn: usize,
+    /// The headers of batches behind the last one of which not all is there.
+    pub(super) torn: Vec<Header>,
     pub(super) lost: usize,
 }
 
@@ -93,12 +94,14 @@ impl Scan {
             return Err(RecoveryError::Lost { batches, near });
         }
         let sequences = self.torn.iter().map(|header| header.sequence);
+        // Two further: one that was begun behind it may have left nothing at all.
+        let next = sequences.max().unwrap_or(0).max(newest + 1) + 1;
+        self.torn.retain(|header| header.sequence > newest);
         let mut found = Journaled {
             last,
             last_bytes: self.last_bytes,
-            // Two further: one that was begun behind it may have left nothing at all.
-            next: sequences.clone().max().unwrap_or(0).max(newest + 1) + 1,
-            torn: sequences.filter(|sequence| *sequence > newest).count(),
+            next,
+            torn: self.torn,
             lost: lost.len(),
             ..Journaled::default()
         };

@@ -4,7 +4,8 @@
 use chunk_store::{Edit, Geometry, RecoveryError, Superblock, SuperblockError, Which, checksum};
 use sim::{Rng, damage, for_each_seed, print_count};
 
-use crate::shell::{Shell, any_edit, geometry};
+use crate::edits::any_edit;
+use crate::shell::{Shell, geometry};
 
 /// The copies of a superblock as a shell reads them.
 fn read(copies: [Option<&[u8]>; 2]) -> Result<(Superblock, Option<u64>), SuperblockError> {

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use chunk_store::{ChunkId, Edit, RecoveryError, Refused, Version, Which};
 use sim::{Rng, for_each_seed, is_replay, print_count};
 
-use crate::shell::{NoBytes, Shell, any_edit, edited, geometry};
+use crate::edits::{any_edit, edited};
+use crate::shell::{NoBytes, Shell, geometry};
 
 /// A store and what each version of each chunk held.
 struct Rotting {

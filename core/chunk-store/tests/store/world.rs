@@ -10,7 +10,8 @@ use chunk_store::{
 };
 use sim::Rng;
 
-use crate::shell::{Cut, NoBytes, Shell, any_edit, edited, geometry};
+use crate::edits::{any_edit, edited};
+use crate::shell::{Cut, NoBytes, Shell, geometry};
 
 /// A version and its bytes; none of a removal.
 pub(crate) type Content = (u128, Option<Bytes>);
