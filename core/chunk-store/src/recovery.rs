@@ -240,10 +240,10 @@ impl StoreRecovery {
             return Err(RecoveryError::OutOfTurn);
         }
         let geometry = *self.superblock.geometry();
-        let records = std::mem::take(&mut self.journaled.records);
-        let taken = records
-            .values()
-            .map(|(record, _)| record_bytes(record.states()));
+        // A chunk that is no more takes nothing.
+        let records = self.journaled.records.values().map(|(record, _)| record);
+        let held = records.filter(|record| record.states().next().is_some());
+        let taken = held.map(|record| record_bytes(record.states()));
         if taken.sum::<usize>() > Journal::limit(&geometry) {
             return Err(RecoveryError::Impossible(
                 "its records take more room than the journal has",
@@ -258,6 +258,7 @@ impl StoreRecovery {
         journal.recovered(&self.journaled.batches, self.journaled.next, needs);
         let mut store = ChunkStore::with(self.superblock, journal);
         // After a loss an old record may claim a block that was used again since: the newest one has it.
+        let records = std::mem::take(&mut self.journaled.records);
         let mut records: Vec<_> = records.into_values().collect();
         records.sort_by_key(|(record, header)| (std::cmp::Reverse(header.sequence), record.id));
         for (mut record, header) in records {

@@ -29,7 +29,7 @@ fn a_power_cut_after_any_step_takes_nothing_that_was_acknowledged() {
             torn += summary.torn as u64;
         }
     });
-    assert!(is_replay() || damaged.min(torn) > 50, "{damaged} {torn}");
+    assert!(is_replay() || damaged.min(torn) > 20, "{damaged} {torn}");
     print_count("cuts", cuts);
     print_count("damaged", damaged);
     print_count("torn", torn);

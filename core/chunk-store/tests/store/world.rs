@@ -135,7 +135,8 @@ impl World {
                 let planned = self.planned.iter().map(|planned| &planned.content);
                 let states = self.now.values().flat_map(|truth| &truth.pending);
                 let is_removing = states.chain(planned).any(removes);
-                let is_right = edit == Edit::Remove && (is_removing || !self.is_flushed());
+                let is_waiting = self.shell.written.is_some() || !self.is_flushed();
+                let is_right = edit == Edit::Remove && (is_removing || is_waiting);
                 return assert!(is_right, "STORE-5");
             }
             Err(Refused::Preparing) => return assert!(is_planned),
