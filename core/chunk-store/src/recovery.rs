@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use crate::ChunkStore;
 use crate::edit::verify;
 use crate::journal::Journal;
-use crate::record::record_bytes;
 use crate::superblock::Superblock;
 use scan::{Journaled, Scan, Unproven};
 
@@ -111,6 +110,8 @@ enum Phase {
     Erase(usize),
     Flush,
     Finish,
+    /// There is no store, and nothing was written.
+    Failed(RecoveryError),
 }
 
 impl StoreRecovery {
@@ -163,7 +164,7 @@ impl StoreRecovery {
                 bytes: &self.zeros,
             },
             Phase::Flush => RecoveryStep::Flush,
-            Phase::Finish => RecoveryStep::Finish,
+            Phase::Finish | Phase::Failed(_) => RecoveryStep::Finish,
         }
     }
 
@@ -173,48 +174,32 @@ impl StoreRecovery {
             return Err(RecoveryError::OutOfTurn);
         };
         let bytes = bytes.filter(|bytes| bytes.len() == asked);
-        match std::mem::replace(&mut self.phase, Phase::Finish) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Failed(RecoveryError::OutOfTurn));
+        self.phase = match phase {
             Phase::Segment(segment) => match bytes {
                 Some(bytes) => self.scanned(segment, bytes),
-                None => {
-                    self.phase = Phase::Sectors(segment, Vec::new());
-                    Ok(())
-                }
+                None => Phase::Sectors(segment, Vec::new()),
             },
             Phase::Sectors(segment, mut before) => {
                 match bytes {
                     Some(bytes) => before.extend(bytes),
                     None => before.resize(before.len() + asked, 0),
                 }
-                if before.len() < self.superblock.geometry().segment_bytes as usize {
-                    self.phase = Phase::Sectors(segment, before);
-                    return Ok(());
+                match before.len() < self.superblock.geometry().segment_bytes as usize {
+                    true => Phase::Sectors(segment, before),
+                    false => self.scanned(segment, &before),
                 }
-                self.scanned(segment, &before)
             }
-            Phase::Block => {
-                let Some(&Unproven {
-                    block,
-                    bytes: valid,
-                }) = self.unproven.last()
-                else {
-                    return Err(RecoveryError::OutOfTurn);
-                };
-                let read = bytes.filter(|read| verify(read, 0, valid, block.checksum).is_ok());
-                match read {
-                    Some(read) => self.phase = Phase::Again(read.to_vec()),
-                    None => {
-                        self.bad.insert(block.place);
-                        self.unproven.pop();
-                        self.phase = self.next_block();
-                    }
-                }
-                Ok(())
-            }
-            Phase::Again(_) | Phase::Batch | Phase::Erase(_) | Phase::Flush | Phase::Finish => {
-                Err(RecoveryError::OutOfTurn)
-            }
-        }
+            Phase::Block => self.checked(bytes),
+            // None of these asks for bytes.
+            Phase::Again(_)
+            | Phase::Batch
+            | Phase::Erase(_)
+            | Phase::Flush
+            | Phase::Finish
+            | Phase::Failed(_) => return Err(RecoveryError::OutOfTurn),
+        };
+        Ok(())
     }
 
     /// What had to be written or flushed is.
@@ -227,28 +212,29 @@ impl StoreRecovery {
             Phase::Batch => self.next_torn(self.journaled.torn.len()),
             Phase::Erase(left) => self.next_torn(*left - 1),
             Phase::Flush => Phase::Finish,
-            Phase::Segment(_) | Phase::Sectors(..) | Phase::Block | Phase::Finish => {
-                return Err(RecoveryError::OutOfTurn);
-            }
+            Phase::Segment(_)
+            | Phase::Sectors(..)
+            | Phase::Block
+            | Phase::Finish
+            | Phase::Failed(_) => return Err(RecoveryError::OutOfTurn),
         };
         Ok(())
     }
 
-    /// The store, once every step is done.
+    /// The store, once every step is done, or why there is none.
     pub fn finish(mut self) -> Result<(ChunkStore, RecoverySummary), RecoveryError> {
-        if !matches!(self.phase, Phase::Finish) {
-            return Err(RecoveryError::OutOfTurn);
+        match self.phase {
+            Phase::Finish => {}
+            Phase::Failed(error) => return Err(error),
+            Phase::Segment(_)
+            | Phase::Sectors(..)
+            | Phase::Block
+            | Phase::Again(_)
+            | Phase::Batch
+            | Phase::Erase(_)
+            | Phase::Flush => return Err(RecoveryError::OutOfTurn),
         }
         let geometry = *self.superblock.geometry();
-        // A chunk that is no more takes nothing.
-        let records = self.journaled.records.values().map(|(record, _)| record);
-        let held = records.filter(|record| record.states().next().is_some());
-        let taken = held.map(|record| record_bytes(record.states()));
-        if taken.sum::<usize>() > Journal::limit(&geometry) {
-            return Err(RecoveryError::Impossible(
-                "its records take more room than the journal has",
-            ));
-        }
         let end = self.journaled.last.offset as usize + self.journaled.last_bytes.len();
         let mut journal = Journal::behind(geometry, &self.journaled.last, end);
         let needs = match self.bad.is_empty() {
@@ -287,17 +273,36 @@ impl StoreRecovery {
     }
 
     /// A segment is read.
-    fn scanned(&mut self, segment: u32, bytes: &[u8]) -> Result<(), RecoveryError> {
+    fn scanned(&mut self, segment: u32, bytes: &[u8]) -> Phase {
         self.scan.add(&self.superblock, u64::from(segment), bytes);
         if segment + 1 < self.superblock.geometry().segments {
-            self.phase = Phase::Segment(segment + 1);
-            return Ok(());
+            return Phase::Segment(segment + 1);
         }
         let scan = std::mem::take(&mut self.scan);
-        self.journaled = scan.end(&self.superblock, self.accepts_loss)?;
+        match scan.end(&self.superblock, self.accepts_loss) {
+            Ok(journaled) => self.journaled = journaled,
+            Err(error) => return Phase::Failed(error),
+        }
         self.unproven = std::mem::take(&mut self.journaled.unproven);
-        self.phase = self.next_block();
-        Ok(())
+        self.next_block()
+    }
+
+    /// The last of the unproven blocks is read.
+    fn checked(&mut self, bytes: Option<&[u8]>) -> Phase {
+        let Some(Unproven {
+            block,
+            bytes: valid,
+        }) = self.unproven.last()
+        else {
+            return Phase::Batch;
+        };
+        let read = bytes.filter(|read| verify(read, 0, *valid, block.checksum).is_ok());
+        if let Some(read) = read {
+            return Phase::Again(read.to_vec());
+        }
+        self.bad.insert(block.place);
+        self.unproven.pop();
+        self.next_block()
     }
 
     fn next_block(&self) -> Phase {

@@ -11,6 +11,7 @@ use std::process::Command;
 
 /// What a crate of ours may use of ours.
 const EDGES: &[(&str, &[&str])] = &[
+    ("chunk-store", &[]),
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
@@ -67,6 +68,7 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What tests may use on top.
 const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("chunk-store", &["sim"]),
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
     ("health", &["sim"]),
@@ -79,7 +81,14 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 5] = ["topology", "scheduler", "collective", "health", "sim"];
+const PURE: [&str; 6] = [
+    "chunk-store",
+    "topology",
+    "scheduler",
+    "collective",
+    "health",
+    "sim",
+];
 const PURE_MAY_USE: [&str; 5] = ["crc32c", "half", "serde", "serde_json", "thiserror"];
 const PURE_TESTS_MAY_USE: [&str; 1] = ["proptest"];
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::RecoveryError;
 use crate::ChunkId;
 use crate::batch::{Found, Header, find};
-use crate::record::{Placed, Record, State};
+use crate::journal::Journal;
+use crate::record::{Placed, Record, State, record_bytes};
 use crate::superblock::Superblock;
 
 /// The batches of all segments.
@@ -131,6 +132,15 @@ impl Scan {
                 }
                 found.records.insert(record.id, (record, header));
             }
+        }
+        // A chunk that is no more takes nothing.
+        let records = found.records.values().map(|(record, _)| record);
+        let held = records.filter(|record| record.states().next().is_some());
+        let taken = held.map(|record| record_bytes(record.states()));
+        if taken.sum::<usize>() > Journal::limit(geometry) {
+            return Err(RecoveryError::Impossible(
+                "its records take more room than the journal has",
+            ));
         }
         Ok(found)
     }

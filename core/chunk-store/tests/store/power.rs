@@ -1,6 +1,8 @@
 //! Power cuts after any step of the disk, in random use and while the store opens, and flushes that fail.
 
-use chunk_store::{ChunkId, Edit, Refused, Version, Which};
+use chunk_store::{
+    ChunkId, Edit, RecoveryError, RecoveryStep, Refused, StoreRecovery, Version, Which,
+};
 use sim::{Rng, explore, is_replay, print_count};
 
 use crate::shell::{Shell, geometry};
@@ -94,4 +96,24 @@ fn blocks_that_a_power_cut_took_are_missed_for_good() {
         let found = shell.store.commit(ChunkId(2), Version(1));
         assert_eq!(found, Err(Refused::Damaged(Version(1))));
     }
+}
+
+#[test]
+fn a_recovery_is_carried_out_in_its_order() {
+    let shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
+    let mut recovery = StoreRecovery::new(shell.superblock, false);
+    let out_of_turn = RecoveryError::OutOfTurn;
+    assert_eq!(recovery.done(), Err(out_of_turn));
+    let mut steps = 0;
+    while recovery.done() == Err(out_of_turn) {
+        let RecoveryStep::Read { at, bytes } = recovery.step() else {
+            panic!("{:?}", recovery.step());
+        };
+        let read = shell.block(at, bytes as u32);
+        recovery.read(read.as_deref()).unwrap();
+        steps += 1;
+    }
+    assert_eq!((steps, recovery.step()), (8, RecoveryStep::Flush));
+    assert_eq!(recovery.read(None), Err(out_of_turn));
+    assert_eq!(recovery.finish().err(), Some(out_of_turn));
 }
