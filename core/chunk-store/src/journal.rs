@@ -141,7 +141,7 @@ impl Journal {
         }
         self.firsts.entry(self.head).or_insert(self.next);
         let oldest = self.oldest();
-        // Nothing is in a segment that a batch enters, but the batch itself.
+        // Each segment from the oldest on has its first batch there; that of the head may be this one.
         let start = self.firsts.get(&oldest).copied().unwrap_or(self.next);
         let header = Header {
             sequence: self.next,

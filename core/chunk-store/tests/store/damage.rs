@@ -22,7 +22,7 @@ fn copy(uuid: u128) -> (Superblock, Vec<u8>) {
 fn one_good_superblock_is_enough_and_the_other_is_written_again() {
     let (superblock, good) = copy(1);
     let mut bad = good.clone();
-    bad[30] ^= 1;
+    bad[20] ^= 1;
     let zeros = vec![0; Superblock::BYTES];
     assert_eq!(read([Some(&good), Some(&good)]), Ok((superblock, None)));
     for other in [Some(&bad[..]), Some(&zeros), Some(&good[..40]), None] {
@@ -38,7 +38,7 @@ fn what_cannot_be_opened_is_told_apart() {
     let (_, good) = copy(1);
     let (_, other) = copy(2);
     let mut bad = good.clone();
-    bad[30] ^= 1;
+    bad[20] ^= 1;
     let zeros = vec![0; Superblock::BYTES];
     let mut newer = good.clone();
     newer[8] = 2;

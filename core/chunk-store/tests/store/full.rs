@@ -145,3 +145,88 @@ fn what_is_under_way_is_bounded() {
     let reads = std::iter::from_fn(|| read().ok()).count();
     assert_eq!((reads, read().unwrap_err()), (16_384, Refused::Busy));
 }
+
+/// Makes a chunk pending, with long notes or none.
+fn pend(shell: &mut Shell, id: u128, version: u128, base: Option<u128>, notes: usize) -> bool {
+    let edited = shell.edit_noted(id, version, base, all(0), &[], vec![1; notes]);
+    match edited {
+        Ok(is_written) => is_written,
+        Err(Refused::Full) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn discard(shell: &mut Shell, id: u128, version: u128) {
+    shell.store.discard(ChunkId(id), Version(version)).unwrap();
+}
+
+/// Chunks that were queued before they grew.
+const GROWING: std::ops::Range<u128> = 100..140;
+
+fn grow(shell: &mut Shell) {
+    for id in GROWING {
+        discard(shell, id, 1);
+        if !pend(shell, id, 2, None, 2000) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_brings_back_no_more_than_fits() {
+    for batches in 1..8 {
+        let mut shell = Shell::new(&mut Rng::new(1), geometry(40, 64));
+        let mut last = 0;
+        while pend(&mut shell, last, 1, None, 2000) {
+            shell.sync();
+            shell.store.commit(ChunkId(last), Version(1)).unwrap();
+            if !pend(&mut shell, last, 2, Some(1), 2000) {
+                break;
+            }
+            last += 1;
+        }
+        shell.sync();
+        for id in GROWING {
+            pend(&mut shell, id, 1, None, 0);
+        }
+        for id in 0..last {
+            discard(&mut shell, id, 2);
+        }
+        grow(&mut shell);
+        for _ in 0..batches {
+            shell.write_batch().unwrap();
+            shell.flush().unwrap();
+        }
+        shell.cut_power();
+        shell.open().unwrap().expect("STORE-5");
+    }
+}
+
+#[test]
+fn a_batch_under_way_counts_too() {
+    for before in 0..16 {
+        let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
+        for _ in 0..before {
+            pend(&mut shell, 9, 1, None, 0);
+            shell.sync();
+            discard(&mut shell, 9, 1);
+            shell.sync();
+        }
+        let last = (0..9)
+            .find(|&id| !pend(&mut shell, id, 1, None, 2000))
+            .unwrap();
+        shell.write_batch().unwrap();
+        for id in GROWING {
+            pend(&mut shell, id, 1, None, 0);
+        }
+        for id in 0..last {
+            discard(&mut shell, id, 1);
+        }
+        grow(&mut shell);
+        shell.flush().unwrap();
+        shell.write_batch().unwrap();
+        shell.flush().unwrap();
+        shell.cut_power();
+        shell.open().unwrap().expect("STORE-5");
+    }
+}
