@@ -9,6 +9,7 @@
     reason = "test harness"
 )]
 
+mod contents;
 mod damage;
 mod edits;
 mod full;
@@ -16,5 +17,5 @@ mod power;
 mod rot;
 mod rounds;
 mod shell;
-mod use_at_random;
+
 mod world;
