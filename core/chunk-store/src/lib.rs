@@ -4,20 +4,21 @@
 //! is the replication protocol's business. The layout of the disk is in `docs/protocol/chunk-store.md`.
 //!
 //! ```
-//! use chunk_store::{ChunkId, Edit, Geometry, Superblock, Version};
+//! use chunk_store::{Change, ChunkId, Edit, Geometry, Superblock, Version};
 //!
 //! let geometry = Geometry { sector_bytes: 512, block_bytes: 65_536, blocks: 1_000, segments: 8, segment_bytes: 65_536 };
 //! let superblock = Superblock::new(geometry, 0x1234).unwrap();
 //! let mut store = superblock.empty_store();
 //! let edit = Edit::Write { offset: 0, length: 5 };
 //! let (ticket, plans) = store.prepare(ChunkId(1), Version(1), None, edit, Vec::new()).unwrap();
+//! let number = ticket.number();
 //! let block = plans[0].fill(&[], b"hello").unwrap();
 //! // Here a shell writes the block to `plans[0].at`.
 //! store.written(ticket, &[chunk_store::checksum(&block)]).unwrap();
 //! let batch = store.take_batch().unwrap();
 //! // Here it writes the batch, and flushes the disk once for both.
 //! let durable = store.batch_flushed(batch.sequence).unwrap();
-//! assert_eq!((durable[0].id, durable[0].version), (ChunkId(1), Version(1)));
+//! assert_eq!(durable[0].change, Change::Prepared(number));
 //! store.commit(ChunkId(1), Version(1)).unwrap();
 //! ```
 

@@ -22,7 +22,7 @@ pub struct JournalBatch {
 /// What happened to a version of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is pending. The number is the ticket's.
+    /// It is pending. The number is [`crate::PrepareTicket::number`].
     Prepared(u64),
     /// It is committed, or the chunk is removed by it.
     Committed,
@@ -60,7 +60,8 @@ struct Draft {
 }
 
 impl ChunkStore {
-    /// The next batch. None if there is nothing to write, or if one is on its way.
+    /// The next batch. None if there is nothing to write, or if one is on its way: ask again after each flush, since a
+    /// batch does not always hold all that has changed.
     pub fn take_batch(&mut self) -> Option<JournalBatch> {
         if self.is_failed || self.in_flight.is_some() || self.queue.is_empty() {
             return None;

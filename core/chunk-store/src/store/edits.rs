@@ -17,6 +17,14 @@ pub struct PrepareTicket {
     number: u64,
 }
 
+impl PrepareTicket {
+    /// Names the edit in [`Change::Prepared`].
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 /// An edit whose blocks are being written.
 #[derive(Debug)]
 pub(super) struct Open {
