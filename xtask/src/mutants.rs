@@ -19,6 +19,11 @@ struct Suspect {
 
 const SUSPECTS: &[Suspect] = &[
     Suspect {
+        folder: "core/chunk-store",
+        package: "chunk-store",
+        suites: &[&["--lib"], &["--test", "store"]],
+    },
+    Suspect {
         folder: "core/collective",
         package: "collective",
         suites: &[

@@ -11,6 +11,7 @@ use std::process::Command;
 
 /// What a crate of ours may use of ours.
 const EDGES: &[(&str, &[&str])] = &[
+    ("chunk-store", &[]),
     ("topology", &[]),
     ("scheduler", &["topology"]),
     ("collective", &["topology"]),
@@ -69,6 +70,7 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What tests may use on top.
 const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("chunk-store", &["sim"]),
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
     ("craq", &["sim"]),
@@ -83,7 +85,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
+    "chunk-store",
     "topology",
     "scheduler",
     "collective",
