@@ -165,6 +165,14 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             };
         }
         if wanted.is_some_and(|wanted| wanted != state.committed) {
+            // What this member waits for is damaged there: one above may have it.
+            if self.member.catch_up.fetching.contains(&chunk)
+                && let Some(predecessor) = self.member.predecessor()
+            {
+                self.wait_for_repair(from, chunk, wanted);
+                let version = wanted;
+                self.send(predecessor, Message::Fetch { chunk, version });
+            }
             return;
         }
         if state.is_removed || state.committed == Version::NONE {
@@ -174,6 +182,10 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             return self.load_for(from, chunk, state.committed);
         }
         self.ask_for(chunk);
+        self.wait_for_repair(from, chunk, wanted);
+    }
+
+    fn wait_for_repair(&mut self, from: TargetId, chunk: ChunkId, wanted: Option<Version>) {
         let waiting = self.member.repairs.entry(chunk).or_default();
         if !waiting.contains(&(from, wanted)) {
             waiting.push((from, wanted));

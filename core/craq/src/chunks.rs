@@ -10,7 +10,7 @@ use crate::table::{ChunkId, Version};
 pub struct ChunkState {
     /// Version of what every member below has too; [`Version::NONE`] if there is no such content.
     pub committed: Version,
-    /// Whether that content is that there is none: the chunk was removed.
+    /// Whether that content is that there is none: the chunk was removed, and not forgotten.
     pub is_removed: bool,
     /// What is prepared and not yet committed.
     pub pending: Option<PendingContent>,
@@ -34,7 +34,7 @@ impl ChunkState {
         pending.unwrap_or_default().max(self.committed)
     }
 
-    /// What an edit builds on. A chunk that was removed is one that never was: members forget it at any time.
+    /// What an edit builds on. A chunk that was removed is one that never was, when members have forgotten it.
     pub(crate) fn base(&self) -> Version {
         if self.is_removed {
             Version::NONE
@@ -59,8 +59,11 @@ pub trait Chunks<P> {
     /// Makes the pending content the committed one. It need not be durable: a member that comes back asks again.
     fn commit(&mut self, chunk: ChunkId, version: Version);
 
-    /// Forgets the pending content.
+    /// Drops the pending content.
     fn discard(&mut self, chunk: ChunkId, version: Version);
+
+    /// Forgets a chunk whose removal is committed.
+    fn forget(&mut self, chunk: ChunkId);
 
     /// Writes the committed content again, none if it is removed.
     fn repair(&mut self, chunk: ChunkId, version: Version, content: Option<P>);

@@ -242,6 +242,7 @@ fn fields<P>(frame: &ChainFrame<P>) -> (Fields, Vec<u8>, Option<&P>) {
         ChainFrame::Message(Message::NeedsAll { chunk, version }) => {
             plain(about(5, chunk, version))
         }
+        ChainFrame::Message(Message::Forget { chunk, version }) => plain(about(12, chunk, version)),
         ChainFrame::Message(Message::Query { read, chunk }) => plain(Fields {
             numbers: [*read, 0, 0, 0],
             ..about(6, chunk, &Version::NONE)
@@ -381,6 +382,7 @@ fn frame<P>(fields: &Fields, list: &[u8], bytes: P) -> Result<ChainFrame<P>, Err
             content: (fields.code == 1).then_some(bytes),
             records: records(list)?,
         }),
+        12 => ChainFrame::Message(Message::Forget { chunk, version }),
         // Clients replace nothing.
         16 if fields.code != 4 => ChainFrame::Request {
             number,

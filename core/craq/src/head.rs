@@ -97,6 +97,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         let Some(records) = records.with(Record { session, number }, is_settled) else {
             return Some(waiting);
         };
+        self.member.updates += 1;
         let update = Update {
             chunk,
             version: Version {
@@ -107,7 +108,6 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             edit: waiting.write.edit,
             records,
         };
-        self.member.updates += 1;
         match self.store.prepare(&update) {
             Ok(()) => self.begin(update, Some(client)),
             Err(why) => self.refuse(client, why),

@@ -295,6 +295,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             }
             Message::Query { read, chunk } => self.query(from, read, chunk),
             Message::Done { chunk, version } if is_from_below => self.done(chunk, version),
+            Message::Forget { chunk, version } if is_from_above => self.forget(chunk, version),
             Message::Refused {
                 chunk,
                 version,
@@ -324,6 +325,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             | Message::List { .. }
             | Message::Fetch { .. }
             | Message::Done { .. }
+            | Message::Forget { .. }
             | Message::Refused { .. }
             | Message::NeedsAll { .. }
             | Message::Versions { .. }

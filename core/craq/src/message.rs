@@ -10,7 +10,7 @@ pub enum Edit<P> {
     Write { offset: u32, bytes: P },
     /// Cuts it off, or makes it longer with zeros.
     Truncate { length: u32 },
-    /// Removes the chunk.
+    /// Removes the chunk, with what it remembers of sessions: for files that nobody writes any more.
     Remove,
     /// All of it: how a member gets what it lacks. Clients do not ask for it.
     Replace { content: P },
@@ -101,6 +101,8 @@ pub enum Message<P> {
     Update(Update<P>),
     /// To the predecessor: this member and all below have it on their disks.
     Done { chunk: ChunkId, version: Version },
+    /// To the successor: this member has this removal on its disk.
+    Forget { chunk: ChunkId, version: Version },
     /// To the predecessor: this member and all below have no trace of it.
     Refused {
         chunk: ChunkId,

@@ -36,6 +36,19 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
+    /// Answers with this content, or with the one that was committed since.
+    pub(crate) fn serve(&mut self, reader: Reader, chunk: ChunkId, version: Version) {
+        let pending = self.store.state(chunk).pending;
+        match pending.filter(|pending| pending.version == version) {
+            Some(_) => self.effects.push(Effect::Serve {
+                reader,
+                chunk,
+                version,
+            }),
+            None => self.serve_committed(reader, chunk),
+        }
+    }
+
     fn serve_committed(&mut self, reader: Reader, chunk: ChunkId) {
         let state = self.store.state(chunk);
         if state.is_damaged {
@@ -62,16 +75,18 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         let Some(Read { reader, chunk }) = self.member.reads.remove(&read) else {
             return;
         };
-        if version <= self.store.state(chunk).committed {
+        let state = self.store.state(chunk);
+        // Of what it has removed the tail knows no version.
+        let removal = state
+            .pending
+            .filter(|pending| pending.is_removed && version == Version::NONE);
+        let version = removal.map_or(version, |removal| removal.version);
+        if version <= state.committed {
             return self.serve_committed(reader, chunk);
         }
         let dirty = self.member.dirty.get_mut(&chunk);
         match dirty.filter(|dirty| dirty.version == version) {
-            Some(dirty) if dirty.is_there() => self.effects.push(Effect::Serve {
-                reader,
-                chunk,
-                version,
-            }),
+            Some(dirty) if dirty.is_there() => self.serve(reader, chunk, version),
             Some(dirty) => dirty.readers.push(reader),
             None => self.refuse(reader.client, ChainRefusal::NotReady),
         }

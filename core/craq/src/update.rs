@@ -54,14 +54,14 @@ impl Load {
 }
 
 impl<P> Dirty<P> {
-    pub(crate) fn new(update: Update<P>, client: Option<u64>, is_tail: bool) -> Self {
+    pub(crate) fn new(update: Update<P>, client: Option<u64>, is_done_below: bool) -> Self {
         Self {
             version: update.version,
             base: update.base,
             edit: Some(update.edit),
             records: update.records,
             is_durable: false,
-            is_done_below: is_tail,
+            is_done_below,
             needs_all: false,
             refusal: None,
             client,
@@ -118,8 +118,8 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             return self.send(from, Message::Done { chunk, version });
         }
         if let Some(dirty) = self.member.dirty.get_mut(&chunk) {
-            // The same again is answered when it is committed. After another, those above had the answer to the one here
-            // before this member forgot it.
+            // The same again is answered when it is committed. If it is a later one, those above had the answer to the one
+            // here before this member forgot it.
             if version > dirty.version {
                 dirty.is_done_below = true;
                 dirty.next = Some((from, update));
@@ -131,7 +131,9 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         if update.edit.builds_on_base() && !has_base {
             return self.send(from, Message::NeedsAll { chunk, version });
         }
-        let prepared = match version <= self.member.refused {
+        // A removal is refused by nobody; one that is done leaves nothing here that says so.
+        let is_refused = version <= self.member.refused && !matches!(update.edit, Edit::Remove);
+        let prepared = match is_refused {
             true => Err(ChainRefusal::Full),
             false => self.store.prepare(&update),
         };
@@ -139,16 +141,19 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             Ok(()) => self.begin(update, None),
             // An earlier life may have had it, and those below have it still. It is sent again.
             Err(_) if !self.member.is_complete => {}
-            Err(why) => {
-                self.member.refused = self.member.refused.max(version);
-                let message = Message::Refused {
-                    chunk,
-                    version,
-                    why,
-                };
-                self.send(from, message);
-            }
+            Err(why) => self.say_refused(from, chunk, version, why),
         }
+    }
+
+    /// What those above are told holds from then on.
+    fn say_refused(&mut self, to: TargetId, chunk: ChunkId, version: Version, why: ChainRefusal) {
+        self.member.refused = self.member.refused.max(version);
+        let message = Message::Refused {
+            chunk,
+            version,
+            why,
+        };
+        self.send(to, message);
     }
 
     /// Sends a dirty content to the successor as soon as it can be.
@@ -264,13 +269,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         if dirty.refusal.is_some() {
             return;
         }
-        for reader in std::mem::take(&mut dirty.readers) {
-            self.effects.push(Effect::Serve {
-                reader,
-                chunk,
-                version,
-            });
-        }
+        let readers = std::mem::take(&mut dirty.readers);
         let fetchers = std::mem::take(&mut dirty.fetchers);
         if !dirty.is_done_below && (dirty.needs_all || dirty.edit.is_none()) {
             self.forward_soon(chunk);
@@ -279,6 +278,9 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             self.fetch(to, chunk, version);
         }
         self.settle(chunk);
+        for reader in readers {
+            self.serve(reader, chunk, version);
+        }
     }
 
     /// All below have committed it.
@@ -304,6 +306,15 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         };
         let version = dirty.version;
         self.store.commit(chunk, version);
+        if self.store.state(chunk).is_removed {
+            // It is durable here, so this member asks those below for nothing older any more.
+            if let Some(successor) = self.member.successor() {
+                self.send(successor, Message::Forget { chunk, version });
+            }
+            if self.member.is_head() {
+                self.store.forget(chunk);
+            }
+        }
         if let Some(predecessor) = self.member.predecessor() {
             self.send(predecessor, Message::Done { chunk, version });
         }
@@ -317,6 +328,15 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
+    /// The predecessor does not need to know any more that a chunk was removed.
+    pub(crate) fn forget(&mut self, chunk: ChunkId, version: Version) {
+        let state = self.store.state(chunk);
+        let is_clean = !self.member.dirty.contains_key(&chunk);
+        if is_clean && state.is_removed && state.committed == version {
+            self.store.forget(chunk);
+        }
+    }
+
     /// A member below has no room. Nothing may be left of it here when those above are told: they tell the client.
     pub(crate) fn refused(&mut self, chunk: ChunkId, version: Version, why: ChainRefusal) {
         let dirty = self.member.dirty.get_mut(&chunk);
@@ -325,7 +345,6 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         };
         if dirty.refusal.is_none() && !dirty.is_done_below {
             dirty.refusal = Some(why);
-            self.member.refused = self.member.refused.max(version);
             self.store.discard(chunk, version);
         }
     }
@@ -342,12 +361,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             return;
         };
         if let Some(predecessor) = self.member.predecessor() {
-            let message = Message::Refused {
-                chunk,
-                version,
-                why,
-            };
-            self.send(predecessor, message);
+            self.say_refused(predecessor, chunk, version, why);
         }
         if let Some(client) = dirty.client {
             self.refuse(client, why);

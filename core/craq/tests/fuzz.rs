@@ -93,6 +93,7 @@ fn frames(rng: &mut Rng) -> Vec<ChainFrame<Bytes>> {
             why: refusal(rng),
         },
         Message::NeedsAll { chunk, version },
+        Message::Forget { chunk, version },
         Message::Query {
             read: number,
             chunk,

@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_millis(60);
 /// How much each client asks.
 const CALLS: u32 = 14;
 const MOST_BYTES: usize = 8;
+/// The chunk that is removed some time.
+const GARBAGE: u64 = CHUNKS - 1;
 
 /// A client, which asks one thing after the other.
 pub(crate) struct Client {
@@ -49,10 +51,16 @@ impl World {
         let begin = self.moment();
         let key = self.rng.range(0..CHUNKS);
         let offset = self.rng.below(MOST_BYTES);
+        // One client owns the last chunk, and nobody writes it after it was removed.
+        let may_write = key != GARBAGE || (client == 0 && !self.is_removed);
         let ask = match self.rng.below(10) {
+            _ if !may_write => Ask::Read,
+            0..=2 if key == GARBAGE => {
+                self.is_removed = true;
+                Ask::Remove
+            }
             0 => Ask::Truncate { length: offset },
-            1 => Ask::Remove,
-            2..=5 => Ask::Read,
+            1..=4 => Ask::Read,
             _ => {
                 let count = 1 + self.rng.below(MOST_BYTES - offset);
                 let mut byte = || {

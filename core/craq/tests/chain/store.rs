@@ -24,6 +24,13 @@ struct Entry {
     is_damaged: bool,
 }
 
+impl Entry {
+    fn has_bytes(&self) -> bool {
+        let committed = self.committed.as_ref();
+        committed.is_some_and(|content| content.bytes.is_some())
+    }
+}
+
 /// What is durable with an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Durable {
@@ -93,12 +100,12 @@ impl Store {
     pub(crate) fn rot(&mut self, chunk: ChunkId) {
         for entries in [&mut self.now, &mut self.durable] {
             if let Some(entry) = entries.get_mut(&chunk) {
-                entry.is_damaged = true;
+                entry.is_damaged = entry.has_bytes();
             }
         }
         // What is written later has a state of its own.
         let later = self.log.iter_mut().filter(|(other, ..)| *other == chunk);
-        later.for_each(|(_, entry, _)| entry.is_damaged = true);
+        later.for_each(|(_, entry, _)| entry.is_damaged = entry.has_bytes());
     }
 
     fn content(&self, chunk: ChunkId, version: Version) -> Option<&Content> {
@@ -226,6 +233,17 @@ impl Chunks<Vec<u8>> for Store {
         });
     }
 
+    fn forget(&mut self, chunk: ChunkId) {
+        self.change(chunk, None, |entry| {
+            let removed = entry.committed.take();
+            let is_removed = removed.is_some_and(|content| content.bytes.is_none());
+            assert!(
+                is_removed && entry.pending.is_none(),
+                "what is removed is forgotten"
+            );
+        });
+    }
+
     fn repair(&mut self, chunk: ChunkId, version: Version, content: Option<Vec<u8>>) {
         self.change(chunk, None, |entry| {
             let committed = entry.committed.as_mut().unwrap();
@@ -242,7 +260,8 @@ impl Chunks<Vec<u8>> for Store {
         let behind = self
             .now
             .keys()
-            .filter(|chunk| after.is_none_or(|after| **chunk > after));
+            .filter(|chunk| after.is_none_or(|after| **chunk > after))
+            .filter(|chunk| self.state(**chunk).newest() != Version::NONE);
         let version = |chunk: &ChunkId| (*chunk, self.state(*chunk).newest());
         behind.take(limit).map(version).collect()
     }

@@ -20,7 +20,7 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 const FAULTS_END: Duration = Duration::from_millis(1500);
 /// All is over long before, or never.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
-pub(crate) const CHUNKS: u64 = 2;
+pub(crate) const CHUNKS: u64 = 3;
 const CLIENTS: usize = 5;
 
 #[derive(Clone, Debug)]
@@ -64,6 +64,7 @@ pub(crate) struct World {
     sessions: u64,
     pub(crate) requests: u64,
     pub(crate) bytes: u8,
+    pub(crate) is_removed: bool,
     moments: u64,
     pub(crate) calls: Vec<Option<Call>>,
     /// What goes wrong in this run: few kinds of faults meet each other more often.
@@ -80,7 +81,6 @@ impl World {
         };
         let mut conditions = Conditions::reliable();
         conditions.slow_per_mille = *rng.pick(&[0, 5, 50]);
-        conditions.ordered = rng.chance(1, 2);
         let mut world = Self {
             hosts: Hosts::new(rng, count, conditions),
             rng: rng.fork(),
@@ -97,6 +97,7 @@ impl World {
             sessions: 0,
             requests: 0,
             bytes: 0,
+            is_removed: false,
             moments: 0,
             calls: Vec::new(),
             faults: (0..1 + rng.below(4))
