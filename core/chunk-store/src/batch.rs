@@ -142,7 +142,7 @@ fn decode(superblock: &Superblock, records: &[u8], count: u32) -> Option<Vec<Rec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ChunkId;
+    use crate::ChunkKey;
     use crate::record;
     use crate::superblock::Geometry;
 
@@ -169,7 +169,7 @@ mod tests {
     fn segment() -> Vec<u8> {
         let mut records = Vec::new();
         for id in 0..40 {
-            record::encode(ChunkId(id), None, None, &mut records);
+            record::encode(ChunkKey(id), None, None, &mut records);
         }
         let mut bytes = vec![0; 512];
         bytes.extend(encode(&superblock(1), &HEADER, 40, &records));

@@ -9,7 +9,7 @@ use crate::{BLOCKS_PER_CHUNK, checksum};
 
 /// A change of a chunk's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edit {
+pub enum StateEdit {
     /// Puts new bytes at a place. What lies between the chunk's end and them is zeros. No bytes change nothing.
     Write {
         /// In bytes from the chunk's start.
@@ -115,18 +115,18 @@ pub(crate) enum Slot {
 pub(crate) fn outline(
     geometry: &Geometry,
     old: Option<&State>,
-    edit: Edit,
+    edit: StateEdit,
 ) -> Option<(u32, Vec<Slot>)> {
     let old_length = old.map_or(0, |state| state.length);
     let (length, new) = match edit {
-        Edit::Write { length: 0, .. } => (old_length, 0..0),
-        Edit::Write { offset, length } => {
+        StateEdit::Write { length: 0, .. } => (old_length, 0..0),
+        StateEdit::Write { offset, length } => {
             let end = offset.checked_add(length)?;
             (old_length.max(end), offset..end)
         }
-        Edit::Truncate { length } => (length, 0..0),
-        Edit::Replace { length } => (length, 0..length),
-        Edit::Remove => (0, 0..0),
+        StateEdit::Truncate { length } => (length, 0..0),
+        StateEdit::Replace { length } => (length, 0..length),
+        StateEdit::Remove => (0, 0..0),
     };
     let count = geometry.blocks_of(length);
     if count > BLOCKS_PER_CHUNK {
@@ -165,7 +165,7 @@ pub(crate) fn outline(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Version;
+    use crate::StateVersion;
 
     const GEOMETRY: Geometry = Geometry {
         sector_bytes: 512,
@@ -185,7 +185,7 @@ mod tests {
     /// A chunk of three blocks; the second was never written.
     fn old() -> State {
         State {
-            version: Version(1),
+            version: StateVersion(1),
             is_removal: false,
             is_damaged: false,
             length: 2500,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(edit: Edit, length: u32, slots: &[Slot]) {
+    fn check(edit: StateEdit, length: u32, slots: &[Slot]) {
         let outline = outline(&GEOMETRY, Some(&old()), edit).unwrap();
         assert_eq!(outline, (length, slots.to_vec()));
     }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn only_what_an_edit_touches_is_written_and_only_what_it_leaves_is_copied() {
-        let write = |offset, length| Edit::Write { offset, length };
+        let write = |offset, length| StateEdit::Write { offset, length };
         let [first, last] = [10, 12].map(|place| Slot::Kept(placed(place)));
         let zeros = || Slot::Zeros;
         let part = written(Some((10, 1024)), 1000..1024, 0);
@@ -224,15 +224,15 @@ mod tests {
     fn a_changed_length_writes_the_last_block_and_holes_take_none() {
         let first = || Slot::Kept(placed(10));
         let last = |new| written(Some((12, 452)), new, 0);
-        check(Edit::Truncate { length: 1024 }, 1024, &[first()]);
+        check(StateEdit::Truncate { length: 1024 }, 1024, &[first()]);
         check(
-            Edit::Truncate { length: 1500 },
+            StateEdit::Truncate { length: 1500 },
             1500,
             &[first(), Slot::Zeros],
         );
         let zeros = Slot::Zeros;
         let grown = [first(), zeros.clone(), last(0..0), zeros.clone()];
-        check(Edit::Truncate { length: 3500 }, 3500, &grown);
+        check(StateEdit::Truncate { length: 3500 }, 3500, &grown);
         let hole = [
             first(),
             zeros.clone(),
@@ -241,21 +241,25 @@ mod tests {
             written(None, 4..6, 0),
         ];
         let (offset, length) = (4100, 2);
-        check(Edit::Write { offset, length }, 4102, &hole);
-        check(Edit::Remove, 0, &[]);
-        check(Edit::Replace { length: 3 }, 3, &[written(None, 0..3, 0)]);
+        check(StateEdit::Write { offset, length }, 4102, &hole);
+        check(StateEdit::Remove, 0, &[]);
+        check(
+            StateEdit::Replace { length: 3 },
+            3,
+            &[written(None, 0..3, 0)],
+        );
     }
 
     #[test]
     fn a_chunk_has_64_blocks_at_most() {
         let (fits, longer) = (64 * 1024, 64 * 1024 + 1);
         for (length, is_possible) in [(fits, true), (longer, false), (u32::MAX, false)] {
-            let edit = Edit::Truncate { length };
+            let edit = StateEdit::Truncate { length };
             assert_eq!(outline(&GEOMETRY, None, edit).is_some(), is_possible);
         }
         let (offset, length) = (u32::MAX, 1);
         assert_eq!(
-            outline(&GEOMETRY, None, Edit::Write { offset, length }),
+            outline(&GEOMETRY, None, StateEdit::Write { offset, length }),
             None
         );
     }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ChunkId;
+use crate::ChunkKey;
 use crate::batch::{self, HEADER_BYTES, Header};
 use crate::record::RECORD_LIMIT_BYTES;
 use crate::superblock::Geometry;
@@ -40,7 +40,7 @@ pub(crate) struct Journal {
     /// The first batch of each segment.
     firsts: BTreeMap<u64, u64>,
     /// The segments of the newest flushed record of each chunk.
-    places: BTreeSet<(u64, ChunkId)>,
+    places: BTreeSet<(u64, ChunkKey)>,
     /// What the next batch has to find of room in its segment.
     needs: usize,
 }
@@ -126,7 +126,7 @@ impl Journal {
     }
 
     /// The newest record of each chunk with its segment, the oldest segments first.
-    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, ChunkId)> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, ChunkKey)> {
         self.places.iter().copied()
     }
 
@@ -173,7 +173,7 @@ impl Journal {
     }
 
     /// The newest record of a chunk is in another segment now, or nowhere.
-    pub(crate) fn moved(&mut self, id: ChunkId, from: Option<u64>, to: Option<u64>) {
+    pub(crate) fn moved(&mut self, id: ChunkKey, from: Option<u64>, to: Option<u64>) {
         if let Some(segment) = from {
             self.places.remove(&(segment, id));
         }
@@ -227,7 +227,7 @@ mod tests {
             segment_bytes: 16_384,
         };
         let mut journal = Journal::behind(geometry, &batch::FIRST, 512);
-        let (one, other) = (ChunkId(1), ChunkId(2));
+        let (one, other) = (ChunkKey(1), ChunkKey(2));
         journal.moved(one, None, Some(0));
         fill(&mut journal, 3);
         journal.moved(other, None, Some(2));

@@ -4,13 +4,13 @@
 //! is the replication protocol's business. The layout of the disk is in `docs/protocol/chunk-store.md`.
 //!
 //! ```
-//! use chunk_store::{Change, ChunkId, Edit, Geometry, Superblock, Version};
+//! use chunk_store::{Change, ChunkKey, StateEdit, Geometry, Superblock, StateVersion};
 //!
 //! let geometry = Geometry { sector_bytes: 512, block_bytes: 65_536, blocks: 1_000, segments: 8, segment_bytes: 65_536 };
 //! let superblock = Superblock::new(geometry, 0x1234).unwrap();
 //! let mut store = superblock.empty_store();
-//! let edit = Edit::Write { offset: 0, length: 5 };
-//! let (ticket, plans) = store.prepare(ChunkId(1), Version(1), None, edit, Vec::new()).unwrap();
+//! let edit = StateEdit::Write { offset: 0, length: 5 };
+//! let (ticket, plans) = store.prepare(ChunkKey(1), StateVersion(1), None, edit, Vec::new()).unwrap();
 //! let number = ticket.number();
 //! let block = plans[0].fill(&[], b"hello").unwrap();
 //! // Here a shell writes the block to `plans[0].at`.
@@ -19,7 +19,7 @@
 //! // Here it writes the batch, and flushes the disk once for both.
 //! let durable = store.batch_flushed(batch.sequence).unwrap();
 //! assert_eq!(durable[0].change, Change::Prepared(number));
-//! store.commit(ChunkId(1), Version(1)).unwrap();
+//! store.commit(ChunkKey(1), StateVersion(1)).unwrap();
 //! ```
 
 mod batch;
@@ -33,7 +33,7 @@ mod recovery;
 mod store;
 mod superblock;
 
-pub use edit::{BadBlock, BlockPlan, Edit, OldBlock};
+pub use edit::{BadBlock, BlockPlan, OldBlock, StateEdit};
 pub use read::{ReadGuard, ReadPiece, ReadPlan, Which};
 pub use recovery::{RecoveryError, RecoveryStep, RecoverySummary, StoreRecovery};
 pub use store::{
@@ -49,11 +49,11 @@ pub const NOTES_LIMIT_BYTES: usize = 2048;
 
 /// Names a chunk. The store knows nothing of what is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChunkId(pub u128);
+pub struct ChunkKey(pub u128);
 
 /// Orders the states of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u128);
+pub struct StateVersion(pub u128);
 
 /// The checksum of a block's valid bytes: CRC-32C.
 #[must_use]

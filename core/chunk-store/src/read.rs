@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::edit::{BadBlock, verify};
 use crate::record::State;
 use crate::superblock::Geometry;
-use crate::{ChunkId, Version};
+use crate::{ChunkKey, StateVersion};
 
 /// Which state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Which {
     /// The committed one.
     Committed,
     /// The pending one, if it has this version.
-    Pending(Version),
+    Pending(StateVersion),
 }
 
 /// Keeps the blocks of a read from being used again. It ends with [`crate::ChunkStore::end_read`]; one that is
@@ -28,9 +28,9 @@ pub struct ReadGuard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadPlan {
     /// Of which chunk.
-    pub id: ChunkId,
+    pub id: ChunkKey,
     /// Of the state that is read.
-    pub version: Version,
+    pub version: StateVersion,
     /// Of the chunk.
     pub length: u32,
     /// The parts of the range in their order, as far as the chunk reaches.

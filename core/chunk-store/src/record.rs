@@ -3,7 +3,7 @@
 
 use crate::fields::Fields;
 use crate::superblock::Geometry;
-use crate::{BLOCKS_PER_CHUNK, ChunkId, NOTES_LIMIT_BYTES, Version};
+use crate::{BLOCKS_PER_CHUNK, ChunkKey, NOTES_LIMIT_BYTES, StateVersion};
 
 /// Bytes of a record before its states, so all of one without states.
 pub(crate) const RECORD_HEAD_BYTES: usize = 20;
@@ -29,7 +29,7 @@ pub(crate) struct Placed {
 /// One version of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    pub(crate) version: Version,
+    pub(crate) version: StateVersion,
     /// The chunk ends with this version. It has no bytes then.
     pub(crate) is_removal: bool,
     /// Some of its bytes are known to be lost.
@@ -66,7 +66,7 @@ impl State {
     }
 
     fn decode(fields: &mut Fields<'_>, geometry: &Geometry) -> Option<Self> {
-        let version = Version(fields.u128()?);
+        let version = StateVersion(fields.u128()?);
         let (is_removal, is_damaged) = (fields.flag()?, fields.flag()?);
         let notes = usize::from(fields.u16()?);
         let length = fields.u32()?;
@@ -98,7 +98,7 @@ impl State {
 /// All that the journal says of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) id: ChunkId,
+    pub(crate) id: ChunkKey,
     pub(crate) committed: Option<State>,
     pub(crate) pending: Option<State>,
 }
@@ -113,7 +113,7 @@ impl Record {
     }
 
     pub(crate) fn decode(fields: &mut Fields<'_>, geometry: &Geometry) -> Option<Self> {
-        let id = ChunkId(fields.u128()?);
+        let id = ChunkKey(fields.u128()?);
         let (has_committed, has_pending) = (fields.flag()?, fields.flag()?);
         let _reserved = fields.u16()?;
         let mut state = |is_there: bool| match is_there {
@@ -132,7 +132,7 @@ impl Record {
 
 /// Puts a record behind others.
 pub(crate) fn encode(
-    id: ChunkId,
+    id: ChunkKey,
     committed: Option<&State>,
     pending: Option<&State>,
     into: &mut Vec<u8>,
@@ -164,7 +164,7 @@ mod tests {
 
     fn state() -> State {
         State {
-            version: Version(7),
+            version: StateVersion(7),
             is_removal: false,
             is_damaged: true,
             length: 2050,
@@ -196,7 +196,7 @@ mod tests {
             (Some(&committed), Some(&removal)),
         ] {
             let mut bytes = Vec::new();
-            encode(ChunkId(3), committed, pending, &mut bytes);
+            encode(ChunkKey(3), committed, pending, &mut bytes);
             let charged = record_bytes(committed.into_iter().chain(pending));
             assert_eq!(bytes.len(), charged);
             let mut fields = Fields(&bytes);
@@ -232,7 +232,7 @@ mod tests {
             let mut state = state();
             spoil(&mut state);
             let mut bytes = Vec::new();
-            encode(ChunkId(3), Some(&state), None, &mut bytes);
+            encode(ChunkKey(3), Some(&state), None, &mut bytes);
             assert_eq!(Record::decode(&mut Fields(&bytes), &GEOMETRY), None);
         }
     }

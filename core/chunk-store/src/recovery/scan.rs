@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RecoveryError;
-use crate::ChunkId;
+use crate::ChunkKey;
 use crate::batch::{Found, Header, find};
 use crate::journal::Journal;
 use crate::record::{Placed, Record, State, record_bytes};
@@ -31,7 +31,7 @@ pub(super) struct Unproven {
 #[derive(Debug, Default)]
 pub(super) struct Journaled {
     /// The newest record of each chunk, with its batch.
-    pub(super) records: BTreeMap<ChunkId, (Record, Header)>,
+    pub(super) records: BTreeMap<ChunkKey, (Record, Header)>,
     /// Sequence and segment of each batch that counts.
     pub(super) batches: Vec<(u64, u64)>,
     /// The last batch. Nobody knows whether it was flushed.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::ChunkStore;
 use crate::journal::{Cleaning, Position};
 use crate::record::{self, RECORD_HEAD_BYTES};
-use crate::{ChunkId, Refused, Version, batch};
+use crate::{ChunkKey, Refused, StateVersion, batch};
 
 /// A batch that has to be written, and flushed together with all blocks that were written before it was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durable {
     /// Of which chunk.
-    pub id: ChunkId,
+    pub id: ChunkKey,
     /// Of which version.
-    pub version: Version,
+    pub version: StateVersion,
     /// Which.
     pub change: Change,
 }
@@ -47,7 +47,7 @@ pub(super) struct InFlight {
     sequence: u64,
     segment: u64,
     oldest: u64,
-    ids: Vec<ChunkId>,
+    ids: Vec<ChunkKey>,
     durable: Vec<Durable>,
     retired: Vec<u32>,
 }
@@ -56,7 +56,7 @@ pub(super) struct InFlight {
 struct Draft {
     room: usize,
     records: Vec<u8>,
-    ids: BTreeSet<ChunkId>,
+    ids: BTreeSet<ChunkKey>,
 }
 
 impl ChunkStore {
@@ -169,7 +169,7 @@ impl ChunkStore {
     }
 
     /// Adds the record of a chunk if it fits.
-    fn add(&self, draft: &mut Draft, id: ChunkId, room: usize) -> bool {
+    fn add(&self, draft: &mut Draft, id: ChunkKey, room: usize) -> bool {
         let Some(chunk) = self.chunks.get(&id) else {
             return true;
         };

@@ -2,7 +2,7 @@
 
 use super::{Change, ChunkStore};
 use crate::record::{State, record_bytes};
-use crate::{ChunkId, Version};
+use crate::{ChunkKey, StateVersion};
 
 /// A state that is not committed.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Chunk {
     pub(super) in_flight_bytes: Option<usize>,
     pub(super) is_queued: bool,
     /// What the next record makes durable.
-    pub(super) changes: Vec<(Version, Change)>,
+    pub(super) changes: Vec<(StateVersion, Change)>,
     /// Blocks that are let go once the next record is flushed.
     pub(super) retired: Vec<u32>,
 }
@@ -61,7 +61,7 @@ impl Chunk {
 
 impl ChunkStore {
     /// A chunk has changed: its record goes into the next batch.
-    pub(super) fn enqueue(&mut self, id: ChunkId, change: Option<(Version, Change)>) {
+    pub(super) fn enqueue(&mut self, id: ChunkKey, change: Option<(StateVersion, Change)>) {
         if let Some(chunk) = self.chunks.get_mut(&id) {
             chunk.changes.extend(change);
             if !std::mem::replace(&mut chunk.is_queued, true) {
@@ -72,7 +72,7 @@ impl ChunkStore {
     }
 
     /// Makes the store's sums right after any change of a chunk, and forgets one of which nothing is left.
-    pub(super) fn settle(&mut self, id: ChunkId) {
+    pub(super) fn settle(&mut self, id: ChunkKey) {
         let Some(chunk) = self.chunks.get_mut(&id) else {
             return;
         };

@@ -3,10 +3,10 @@
 
 use super::chunk::Pending;
 use super::{Change, ChunkStore, Refused};
-use crate::edit::{BlockPlan, Edit, OldBlock, Slot, outline};
+use crate::edit::{BlockPlan, OldBlock, Slot, StateEdit, outline};
 use crate::journal::Journal;
 use crate::record::{Placed, State, record_bytes};
-use crate::{ChunkId, NOTES_LIMIT_BYTES, Version};
+use crate::{ChunkKey, NOTES_LIMIT_BYTES, StateVersion};
 
 /// Edits that are not durable yet: 4,096 x 4 MiB are 16 GiB on their way, more than a flush should take.
 const EDITS_LIMIT: usize = 4096;
@@ -28,7 +28,7 @@ impl PrepareTicket {
 /// An edit whose blocks are being written.
 #[derive(Debug)]
 pub(super) struct Open {
-    pub(super) id: ChunkId,
+    pub(super) id: ChunkKey,
     /// What becomes the pending state, with the checksums still missing.
     pub(super) state: State,
     /// Which of its blocks are new.
@@ -39,10 +39,10 @@ impl ChunkStore {
     /// Begins an edit of a chunk that is committed in version `base`: what has to be written, block by block.
     pub fn prepare(
         &mut self,
-        id: ChunkId,
-        version: Version,
-        base: Option<Version>,
-        edit: Edit,
+        id: ChunkKey,
+        version: StateVersion,
+        base: Option<StateVersion>,
+        edit: StateEdit,
         notes: Vec<u8>,
     ) -> Result<(PrepareTicket, Vec<BlockPlan>), Refused> {
         self.check_prepare(id, version, base, edit, &notes)?;
@@ -58,7 +58,7 @@ impl ChunkStore {
         }
         let mut state = State {
             version,
-            is_removal: edit == Edit::Remove,
+            is_removal: edit == StateEdit::Remove,
             is_damaged: false,
             length,
             blocks: vec![None; slots.len()],
@@ -68,9 +68,11 @@ impl ChunkStore {
         let charged = self.chunks.get(&id).map_or(0, |chunk| chunk.room);
         let live_bytes = self.live_bytes - charged + room.max(charged);
         match edit {
-            Edit::Remove if live_bytes > Journal::limit(&geometry) => return Err(Refused::Busy),
-            Edit::Remove => {}
-            Edit::Write { .. } | Edit::Truncate { .. } | Edit::Replace { .. } => {
+            StateEdit::Remove if live_bytes > Journal::limit(&geometry) => {
+                return Err(Refused::Busy);
+            }
+            StateEdit::Remove => {}
+            StateEdit::Write { .. } | StateEdit::Truncate { .. } | StateEdit::Replace { .. } => {
                 if live_bytes > Journal::write_limit(&geometry) {
                     return Err(Refused::Full);
                 }
@@ -114,10 +116,10 @@ impl ChunkStore {
     /// What does not depend on the content.
     fn check_prepare(
         &self,
-        id: ChunkId,
-        version: Version,
-        base: Option<Version>,
-        edit: Edit,
+        id: ChunkKey,
+        version: StateVersion,
+        base: Option<StateVersion>,
+        edit: StateEdit,
         notes: &[u8],
     ) -> Result<(), Refused> {
         self.check_alive()?;
@@ -131,12 +133,12 @@ impl ChunkStore {
             return Err(Refused::Base(found));
         }
         if let Some(state) = committed {
-            let replaces = matches!(edit, Edit::Replace { .. });
+            let replaces = matches!(edit, StateEdit::Replace { .. });
             let repairs = replaces && state.is_damaged && version == state.version;
             if version <= state.version && !repairs {
                 return Err(Refused::NotNewer(state.version));
             }
-            if state.is_damaged && !replaces && edit != Edit::Remove {
+            if state.is_damaged && !replaces && edit != StateEdit::Remove {
                 return Err(Refused::Damaged(state.version));
             }
         }

@@ -8,13 +8,13 @@ use crate::journal::Journal;
 use crate::read::{ReadGuard, ReadPlan, Which, pieces};
 use crate::record::State;
 use crate::superblock::Superblock;
-use crate::{ChunkId, Refused, Version};
+use crate::{ChunkKey, Refused, StateVersion};
 
 /// A state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateView<'a> {
     /// Its version.
-    pub version: Version,
+    pub version: StateVersion,
     /// Bytes of the chunk.
     pub length: u32,
     /// The chunk ends with it.
@@ -31,7 +31,7 @@ pub struct StateView<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkView<'a> {
     /// Which.
-    pub id: ChunkId,
+    pub id: ChunkKey,
     /// What is read by default.
     pub committed: Option<StateView<'a>>,
     /// What waits for its commit.
@@ -63,7 +63,7 @@ impl ChunkStore {
     /// How a range of a chunk is read. Its blocks stay as they are until the guard is given back.
     pub fn read(
         &mut self,
-        id: ChunkId,
+        id: ChunkKey,
         which: Which,
         range: Range<u32>,
     ) -> Result<(ReadGuard, ReadPlan), Refused> {
@@ -110,14 +110,14 @@ impl ChunkStore {
 
     /// A chunk, if it has a state.
     #[must_use]
-    pub fn chunk(&self, id: ChunkId) -> Option<ChunkView<'_>> {
+    pub fn chunk(&self, id: ChunkKey) -> Option<ChunkView<'_>> {
         view(id, self.chunks.get(&id)?)
     }
 
     /// The chunks behind one in the order of their names, as many as asked for at most.
     pub fn versions(
         &self,
-        after: Option<ChunkId>,
+        after: Option<ChunkKey>,
         limit: usize,
     ) -> impl Iterator<Item = ChunkView<'_>> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -128,7 +128,7 @@ impl ChunkStore {
     }
 
     /// The chunks with a state some of whose bytes are lost.
-    pub fn damaged(&self) -> impl Iterator<Item = ChunkId> {
+    pub fn damaged(&self) -> impl Iterator<Item = ChunkKey> {
         self.damaged.iter().copied()
     }
 
@@ -155,7 +155,7 @@ impl ChunkStore {
     }
 }
 
-fn view(id: ChunkId, chunk: &Chunk) -> Option<ChunkView<'_>> {
+fn view(id: ChunkKey, chunk: &Chunk) -> Option<ChunkView<'_>> {
     chunk.states().next()?;
     let pending = chunk.pending.as_ref();
     let is_durable = pending.is_some_and(|pending| pending.ticket.is_none());

@@ -13,7 +13,7 @@ use crate::blocks::Blocks;
 use crate::journal::Journal;
 use crate::record::{Record, State, record_bytes};
 use crate::superblock::Superblock;
-use crate::{ChunkId, Version};
+use crate::{ChunkKey, StateVersion};
 use batches::InFlight;
 pub use batches::{Change, Durable, JournalBatch};
 use chunk::{Chunk, Pending};
@@ -32,25 +32,25 @@ pub enum Refused {
     Failed,
     /// The chunk is not committed in the version on which the edit is based. This is what is there.
     #[error("the chunk is committed in another version than the edit's base: {0:?}")]
-    Base(Option<Version>),
+    Base(Option<StateVersion>),
     /// A new version has to be greater than the committed one; a damaged one may be replaced in its own version.
     #[error("the version is not above the committed one: {0:?}")]
-    NotNewer(Version),
+    NotNewer(StateVersion),
     /// There is a pending state already: commit or discard it first.
     #[error("the chunk is pending in version {0:?}: commit or discard it first")]
-    Pending(Version),
+    Pending(StateVersion),
     /// An edit of the chunk is being written.
     #[error("another edit of the chunk is being written")]
     Preparing,
     /// There is no such state. This is what is pending.
     #[error("the chunk has no such state; pending is {0:?}")]
-    Absent(Option<Version>),
+    Absent(Option<StateVersion>),
     /// It was not flushed yet, so a power cut could leave the chunk with neither state.
     #[error("the pending state is not durable yet: commit it after its batch is flushed")]
     NotDurable,
     /// Some of its bytes are lost: replace all of it.
     #[error("version {0:?} of the chunk is damaged: replace all of it")]
-    Damaged(Version),
+    Damaged(StateVersion),
     /// No chunk is that long.
     #[error("the chunk would be longer than 64 blocks")]
     TooLong,
@@ -73,11 +73,11 @@ pub enum Refused {
 pub struct ChunkStore {
     superblock: Superblock,
     is_failed: bool,
-    chunks: BTreeMap<ChunkId, Chunk>,
+    chunks: BTreeMap<ChunkKey, Chunk>,
     blocks: Blocks,
     journal: Journal,
     /// Chunks that wait for a batch, first come first.
-    queue: VecDeque<ChunkId>,
+    queue: VecDeque<ChunkKey>,
     in_flight: Option<InFlight>,
     edits: BTreeMap<u64, Open>,
     reads: BTreeMap<u64, Vec<u32>>,
@@ -85,7 +85,7 @@ pub struct ChunkStore {
     next: u64,
     /// Edits that are written and not durable.
     undurable: usize,
-    damaged: BTreeSet<ChunkId>,
+    damaged: BTreeSet<ChunkKey>,
     /// Bytes that the newest records of all chunks take, with those of open edits.
     live_bytes: usize,
     /// New records have earned so many bytes of cleaning.
@@ -151,7 +151,7 @@ impl ChunkStore {
     }
 
     /// Makes the pending state of this version the committed one. The removal of a chunk ends it.
-    pub fn commit(&mut self, id: ChunkId, version: Version) -> Result<(), Refused> {
+    pub fn commit(&mut self, id: ChunkKey, version: StateVersion) -> Result<(), Refused> {
         let chunk = self.with_pending(id, version)?;
         let pending = chunk
             .pending
@@ -172,7 +172,7 @@ impl ChunkStore {
     }
 
     /// Drops the pending state of this version.
-    pub fn discard(&mut self, id: ChunkId, version: Version) -> Result<(), Refused> {
+    pub fn discard(&mut self, id: ChunkKey, version: StateVersion) -> Result<(), Refused> {
         let chunk = self.with_pending(id, version)?;
         let pending = chunk.pending.take().map(|pending| pending.state);
         chunk.retire(pending.as_ref());
@@ -182,7 +182,7 @@ impl ChunkStore {
 
     /// The block at this place of the disk does not hold what was written, or cannot be read. Every state of the chunk
     /// that has it is damaged from now on. False if none has: the chunk has changed since.
-    pub fn mark_damaged(&mut self, id: ChunkId, at: u64) -> Result<bool, Refused> {
+    pub fn mark_damaged(&mut self, id: ChunkKey, at: u64) -> Result<bool, Refused> {
         self.check_alive()?;
         let place = self.superblock.geometry().place_of(at);
         let Some((chunk, place)) = self.chunks.get_mut(&id).zip(place) else {
@@ -216,7 +216,7 @@ impl ChunkStore {
         }
     }
 
-    fn with_pending(&mut self, id: ChunkId, version: Version) -> Result<&mut Chunk, Refused> {
+    fn with_pending(&mut self, id: ChunkKey, version: StateVersion) -> Result<&mut Chunk, Refused> {
         self.check_alive()?;
         let chunk = self.chunks.get_mut(&id).ok_or(Refused::Absent(None))?;
         let pending = chunk.pending.as_ref().map(|pending| pending.state.version);

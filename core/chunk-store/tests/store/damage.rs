@@ -1,7 +1,9 @@
 //! Bytes that no store has written: no superblock and no journal makes a store panic, whether its checksums are right or
 //! not.
 
-use chunk_store::{Edit, Geometry, RecoveryError, Superblock, SuperblockError, Which, checksum};
+use chunk_store::{
+    Geometry, RecoveryError, StateEdit, Superblock, SuperblockError, Which, checksum,
+};
 use sim::{Rng, damage, for_each_seed, print_count};
 
 use crate::edits::any_edit;
@@ -153,7 +155,7 @@ fn used(rng: &mut Rng) -> Shell {
             .put(id as u128, version, newest[id], edit, &new)
             .is_ok()
         {
-            newest[id] = (edit != Edit::Remove).then_some(version);
+            newest[id] = (edit != StateEdit::Remove).then_some(version);
         }
     }
     shell
@@ -214,7 +216,7 @@ fn no_journal_makes_a_store_panic() {
                 let _bytes_or_not = shell.read(id, Which::Pending(version));
                 shell
                     .store
-                    .discard(chunk_store::ChunkId(id), version)
+                    .discard(chunk_store::ChunkKey(id), version)
                     .unwrap();
             }
             let next = committed.unwrap_or(0).saturating_add(1);

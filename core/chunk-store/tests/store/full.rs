@@ -1,19 +1,19 @@
 //! A disk without room: writes are refused, what makes room is not, and the room comes back.
 
-use chunk_store::{ChunkId, Edit, Refused, Version, Which};
+use chunk_store::{ChunkKey, Refused, StateEdit, StateVersion, Which};
 use sim::Rng;
 
 use crate::shell::{Shell, geometry};
 
-fn all(length: u32) -> Edit {
-    Edit::Replace { length }
+fn all(length: u32) -> StateEdit {
+    StateEdit::Replace { length }
 }
 
 /// Removes these chunks, all at version 1.
 fn remove(shell: &mut Shell, ids: impl Iterator<Item = u128>) {
     for id in ids {
         shell
-            .put(id, 2, Some(1), Edit::Remove, &[])
+            .put(id, 2, Some(1), StateEdit::Remove, &[])
             .expect("STORE-5");
     }
 }
@@ -29,7 +29,7 @@ fn blocks_run_out_and_come_back() {
     assert_eq!(shell.store.usage().free_blocks, 0);
     let full = Err(Refused::Full);
     assert_eq!(shell.put(16, 1, None, all(1), &[1]), full, "STORE-5");
-    let part = Edit::Write {
+    let part = StateEdit::Write {
         offset: 0,
         length: 1,
     };
@@ -39,7 +39,7 @@ fn blocks_run_out_and_come_back() {
         "nothing is written over"
     );
     // Zeros take no room, and neither does cutting off.
-    let cut = Edit::Truncate { length: 2048 };
+    let cut = StateEdit::Truncate { length: 2048 };
     shell.put(4, 2, Some(1), cut, &[]).unwrap();
     shell.put(3, 2, Some(1), part, &[99]).unwrap();
     assert_eq!(shell.read(3, Which::Committed).unwrap()[..2], [99, 3]);
@@ -54,11 +54,11 @@ fn blocks_of_a_removed_chunk_are_free_when_its_end_is_flushed_and_nobody_reads_t
     shell.put(1, 1, None, all(4096), &[7; 4096]).unwrap();
     let (guard, plan) = shell
         .store
-        .read(ChunkId(1), Which::Committed, 0..4096)
+        .read(ChunkKey(1), Which::Committed, 0..4096)
         .unwrap();
-    shell.edit(1, 2, Some(1), Edit::Remove, &[]).unwrap();
+    shell.edit(1, 2, Some(1), StateEdit::Remove, &[]).unwrap();
     shell.sync();
-    shell.store.commit(ChunkId(1), Version(2)).unwrap();
+    shell.store.commit(ChunkKey(1), StateVersion(2)).unwrap();
     shell.write_batch().unwrap();
     let free = |shell: &Shell| shell.store.usage().free_blocks;
     assert_eq!(free(&shell), 0, "STORE-3: the removal is not flushed");
@@ -106,8 +106,8 @@ fn pending_states_of_a_full_store_can_be_committed_and_discarded() {
     shell.sync();
     for id in 0..last {
         let done = match id % 2 {
-            0 => shell.store.commit(ChunkId(id), Version(1)),
-            _ => shell.store.discard(ChunkId(id), Version(1)),
+            0 => shell.store.commit(ChunkKey(id), StateVersion(1)),
+            _ => shell.store.discard(ChunkKey(id), StateVersion(1)),
         };
         done.expect("STORE-5");
     }
@@ -121,10 +121,10 @@ fn what_is_under_way_is_bounded() {
     let mut shell = Shell::new(&mut Rng::new(1), geometry(100, 5000));
     let mut tickets = Vec::new();
     let refused = loop {
-        let id = ChunkId(tickets.len() as u128);
+        let id = ChunkKey(tickets.len() as u128);
         match shell
             .store
-            .prepare(id, Version(1), None, all(0), Vec::new())
+            .prepare(id, StateVersion(1), None, all(0), Vec::new())
         {
             Ok((ticket, _)) => tickets.push(ticket),
             Err(refused) => break refused,
@@ -138,10 +138,10 @@ fn what_is_under_way_is_bounded() {
     let notes = vec![0; chunk_store::NOTES_LIMIT_BYTES + 1];
     let noted = shell
         .store
-        .prepare(ChunkId(1), Version(1), None, all(0), notes);
+        .prepare(ChunkKey(1), StateVersion(1), None, all(0), notes);
     assert_eq!(noted.unwrap_err(), Refused::LongNotes);
     shell.put(1, 1, None, all(1), &[1]).unwrap();
-    let mut read = || shell.store.read(ChunkId(1), Which::Committed, 0..1);
+    let mut read = || shell.store.read(ChunkKey(1), Which::Committed, 0..1);
     let reads = std::iter::from_fn(|| read().ok()).count();
     assert_eq!((reads, read().unwrap_err()), (16_384, Refused::Busy));
 }
@@ -157,7 +157,10 @@ fn pend(shell: &mut Shell, id: u128, version: u128, base: Option<u128>, notes: u
 }
 
 fn discard(shell: &mut Shell, id: u128, version: u128) {
-    shell.store.discard(ChunkId(id), Version(version)).unwrap();
+    shell
+        .store
+        .discard(ChunkKey(id), StateVersion(version))
+        .unwrap();
 }
 
 /// Chunks that were queued before they grew.
@@ -179,7 +182,7 @@ fn a_power_cut_brings_back_no_more_than_fits() {
         let mut last = 0;
         while pend(&mut shell, last, 1, None, 2000) {
             shell.sync();
-            shell.store.commit(ChunkId(last), Version(1)).unwrap();
+            shell.store.commit(ChunkKey(last), StateVersion(1)).unwrap();
             if !pend(&mut shell, last, 2, Some(1), 2000) {
                 break;
             }

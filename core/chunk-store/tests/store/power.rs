@@ -1,7 +1,7 @@
 //! Power cuts after any step of the disk, in random use and while the store opens, and flushes that fail.
 
 use chunk_store::{
-    ChunkId, Edit, RecoveryError, RecoveryStep, Refused, StoreRecovery, Version, Which,
+    ChunkKey, RecoveryError, RecoveryStep, Refused, StateEdit, StateVersion, StoreRecovery, Which,
 };
 use sim::{Rng, explore, is_replay, print_count};
 
@@ -59,11 +59,11 @@ fn blocks_that_a_power_cut_took_are_missed_for_good() {
     // So that some run ends where a segment has room for two of the three records.
     for before in 0..16 {
         let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
-        let all = Edit::Replace { length: 1 };
+        let all = StateEdit::Replace { length: 1 };
         for _ in 0..before {
             shell.edit(9, 1, None, all, &[1]).unwrap();
             shell.sync();
-            shell.store.discard(ChunkId(9), Version(1)).unwrap();
+            shell.store.discard(ChunkKey(9), StateVersion(1)).unwrap();
             shell.sync();
         }
         let mut lost = Vec::new();
@@ -71,8 +71,8 @@ fn blocks_that_a_power_cut_took_are_missed_for_good() {
             shell
                 .edit_noted(id, 1, None, all, &[1], vec![0; 2000])
                 .unwrap();
-            let which = Which::Pending(Version(1));
-            let (guard, plan) = shell.store.read(ChunkId(id), which, 0..1).unwrap();
+            let which = Which::Pending(StateVersion(1));
+            let (guard, plan) = shell.store.read(ChunkKey(id), which, 0..1).unwrap();
             shell.store.end_read(guard).unwrap();
             lost.extend(plan.pieces[0].at);
         }
@@ -93,8 +93,8 @@ fn blocks_that_a_power_cut_took_are_missed_for_good() {
             3,
             "STORE-4: {before}"
         );
-        let found = shell.store.commit(ChunkId(2), Version(1));
-        assert_eq!(found, Err(Refused::Damaged(Version(1))));
+        let found = shell.store.commit(ChunkKey(2), StateVersion(1));
+        assert_eq!(found, Err(Refused::Damaged(StateVersion(1))));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use chunk_store::{ChunkId, Edit, RecoveryError, Refused, Version, Which};
+use chunk_store::{ChunkKey, RecoveryError, Refused, StateEdit, StateVersion, Which};
 use sim::{Rng, for_each_seed, is_replay, print_count};
 
 use crate::edits::{any_edit, edited};
@@ -65,7 +65,7 @@ impl Rotting {
             match self.shell.read(id, Which::Committed) {
                 Ok(bytes) => assert_eq!(bytes, self.written[&(id, version)], "STORE-4"),
                 Err(no_bytes) => {
-                    let known = NoBytes::Refused(Refused::Damaged(Version(version)));
+                    let known = NoBytes::Refused(Refused::Damaged(StateVersion(version)));
                     assert!(
                         no_bytes == known || no_bytes == NoBytes::Bad,
                         "{no_bytes:?}"
@@ -137,16 +137,16 @@ fn rot_is_never_read_and_a_journal_that_lost_something_is_noticed() {
 #[test]
 fn a_damaged_chunk_is_replaced_in_its_own_version() {
     let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
-    let all = Edit::Replace { length: 2000 };
+    let all = StateEdit::Replace { length: 2000 };
     shell.put(1, 5, None, all, &[1; 2000]).unwrap();
     let (guard, plan) = shell
         .store
-        .read(ChunkId(1), Which::Committed, 0..1)
+        .read(ChunkKey(1), Which::Committed, 0..1)
         .unwrap();
     shell.store.end_read(guard).unwrap();
     let at = plan.pieces[0].at.unwrap();
     shell.disk.lose_sector(0, at as usize);
-    let part = Edit::Write {
+    let part = StateEdit::Write {
         offset: 0,
         length: 1,
     };
@@ -155,16 +155,16 @@ fn a_damaged_chunk_is_replaced_in_its_own_version() {
         Ok(false),
         "the old block is read"
     );
-    assert!(shell.store.damaged().eq([ChunkId(1)]));
+    assert!(shell.store.damaged().eq([ChunkKey(1)]));
     shell.sync();
     shell.cut_power();
     shell.open().unwrap().unwrap();
-    let damaged = Err(Refused::Damaged(Version(5)));
+    let damaged = Err(Refused::Damaged(StateVersion(5)));
     assert_eq!(shell.edit(1, 6, Some(5), part, &[2]), damaged, "STORE-4");
     shell.put(1, 5, Some(5), all, &[1; 2000]).unwrap();
     assert_eq!(shell.read(1, Which::Committed).unwrap(), [1; 2000]);
     assert_eq!(shell.store.damaged().next(), None);
-    let not_newer = Err(Refused::NotNewer(Version(5)));
+    let not_newer = Err(Refused::NotNewer(StateVersion(5)));
     assert_eq!(shell.put(1, 5, Some(5), all, &[1; 2000]), not_newer);
     shell.check_blocks();
 }
@@ -173,16 +173,16 @@ fn a_damaged_chunk_is_replaced_in_its_own_version() {
 fn what_is_written_while_its_block_is_found_damaged_is_damaged_too() {
     let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
     shell
-        .put(1, 1, None, Edit::Replace { length: 2048 }, &[1; 2048])
+        .put(1, 1, None, StateEdit::Replace { length: 2048 }, &[1; 2048])
         .unwrap();
-    let (id, version) = (ChunkId(1), Version(2));
-    let part = Edit::Write {
+    let (id, version) = (ChunkKey(1), StateVersion(2));
+    let part = StateEdit::Write {
         offset: 0,
         length: 1024,
     };
     let prepared = shell
         .store
-        .prepare(id, version, Some(Version(1)), part, Vec::new());
+        .prepare(id, version, Some(StateVersion(1)), part, Vec::new());
     let (ticket, plans) = prepared.unwrap();
     let (guard, plan) = shell.store.read(id, Which::Committed, 1024..2048).unwrap();
     shell.store.end_read(guard).unwrap();
@@ -202,7 +202,7 @@ fn what_is_written_while_its_block_is_found_damaged_is_damaged_too() {
 #[test]
 fn a_flushed_batch_that_only_a_torn_one_knows_of_is_missed() {
     let mut shell = Shell::new(&mut Rng::new(1), geometry(8, 64));
-    let all = Edit::Replace { length: 1 };
+    let all = StateEdit::Replace { length: 1 };
     shell.put(1, 1, None, all, &[1]).unwrap();
     shell
         .edit_noted(1, 2, Some(1), all, &[2], vec![1; 1000])

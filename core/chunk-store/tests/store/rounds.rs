@@ -1,6 +1,6 @@
 //! A journal that goes round many times, with few and with many chunks.
 
-use chunk_store::{ChunkId, Edit, Version, Which};
+use chunk_store::{ChunkKey, StateEdit, StateVersion, Which};
 use sim::{Rng, for_each_seed, is_replay, print_count};
 
 use crate::shell::{Shell, geometry};
@@ -19,14 +19,17 @@ fn goes_round(rng: &mut Rng, shell: &mut Shell, chunks: u128, notes: usize, roun
             None => rng.below(versions.len().min(3)),
         };
         let (id, base) = (at as u128, versions[at]);
-        let edit = Edit::Replace { length: 1 };
+        let edit = StateEdit::Replace { length: 1 };
         let noted = vec![1; notes];
         let edited = shell.edit_noted(id, next, base, edit, &[next as u8], noted);
         assert_eq!(edited, Ok(true), "STORE-6: chunk {id} of {chunks}");
         shell.write_batch().unwrap();
         late += u64::from(shell.flush().unwrap().is_empty());
         shell.sync();
-        shell.store.commit(ChunkId(id), Version(next)).unwrap();
+        shell
+            .store
+            .commit(ChunkKey(id), StateVersion(next))
+            .unwrap();
         shell.sync();
         versions[at] = Some(next);
     }
@@ -59,7 +62,7 @@ fn a_journal_that_is_as_full_as_it_may_be_goes_round() {
         let notes = *rng.pick(&[1, 300, 2000]);
         let mut shell = Shell::new(rng, geometry(segments, 5000));
         let mut chunks = 0;
-        let edit = Edit::Replace { length: 1 };
+        let edit = StateEdit::Replace { length: 1 };
         while shell.edit_noted(chunks, 1, None, edit, &[1], vec![0; notes]) == Ok(true) {
             chunks += 1;
         }

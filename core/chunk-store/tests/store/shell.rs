@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use chunk_store::{
-    BlockPlan, ChunkId, ChunkStore, Durable, Edit, Geometry, ReadPlan, RecoveryError, RecoveryStep,
-    RecoverySummary, Refused, StoreRecovery, Superblock, Version, Which, checksum,
+    BlockPlan, ChunkKey, ChunkStore, Durable, Geometry, ReadPlan, RecoveryError, RecoveryStep,
+    RecoverySummary, Refused, StateEdit, StateVersion, StoreRecovery, Superblock, Which, checksum,
 };
 use sim::{Disk, Rng};
 
@@ -98,7 +98,7 @@ impl Shell {
     /// Writes the blocks of an edit. None: an old block is bad.
     pub(crate) fn fill(
         &mut self,
-        id: ChunkId,
+        id: ChunkKey,
         plans: &[BlockPlan],
         new: &[u8],
     ) -> Result<Option<Vec<u32>>, Cut> {
@@ -125,7 +125,7 @@ impl Shell {
         id: u128,
         version: u128,
         base: Option<u128>,
-        edit: Edit,
+        edit: StateEdit,
         new: &[u8],
     ) -> Result<bool, Refused> {
         self.edit_noted(id, version, base, edit, new, Vec::new())
@@ -136,14 +136,18 @@ impl Shell {
         id: u128,
         version: u128,
         base: Option<u128>,
-        edit: Edit,
+        edit: StateEdit,
         new: &[u8],
         notes: Vec<u8>,
     ) -> Result<bool, Refused> {
-        let id = ChunkId(id);
-        let prepared = self
-            .store
-            .prepare(id, Version(version), base.map(Version), edit, notes);
+        let id = ChunkKey(id);
+        let prepared = self.store.prepare(
+            id,
+            StateVersion(version),
+            base.map(StateVersion),
+            edit,
+            notes,
+        );
         let (ticket, plans) = prepared?;
         match self.fill(id, &plans, new).unwrap() {
             Some(sums) => self.store.written(ticket, &sums)?,
@@ -192,12 +196,12 @@ impl Shell {
         id: u128,
         version: u128,
         base: Option<u128>,
-        edit: Edit,
+        edit: StateEdit,
         new: &[u8],
     ) -> Result<(), Refused> {
         self.edit(id, version, base, edit, new)?;
         self.sync();
-        self.store.commit(ChunkId(id), Version(version))?;
+        self.store.commit(ChunkKey(id), StateVersion(version))?;
         self.sync();
         Ok(())
     }
@@ -223,7 +227,7 @@ impl Shell {
     }
 
     pub(crate) fn read(&mut self, id: u128, which: Which) -> Result<Vec<u8>, NoBytes> {
-        let read = self.store.read(ChunkId(id), which, 0..u32::MAX);
+        let read = self.store.read(ChunkKey(id), which, 0..u32::MAX);
         let (guard, plan) = read.map_err(NoBytes::Refused)?;
         let bytes = self.read_plan(&plan).ok_or(NoBytes::Bad);
         self.store.end_read(guard).unwrap();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use chunk_store::{
-    BlockPlan, Change, ChunkId, Edit, PrepareTicket, ReadGuard, ReadPlan, RecoverySummary, Refused,
-    Version, Which, checksum,
+    BlockPlan, Change, ChunkKey, PrepareTicket, ReadGuard, ReadPlan, RecoverySummary, Refused,
+    StateEdit, StateVersion, Which, checksum,
 };
 use sim::Rng;
 
@@ -107,18 +107,18 @@ impl World {
         let base = truth
             .committed
             .as_ref()
-            .map(|(version, _)| Version(*version));
+            .map(|(version, _)| StateVersion(*version));
         self.next += 1;
-        let version = Version(self.next);
+        let version = StateVersion(self.next);
         let prepared = self
             .shell
             .store
-            .prepare(ChunkId(id), version, base, edit, notes);
+            .prepare(ChunkKey(id), version, base, edit, notes);
         let is_planned = self.planned.iter().any(|planned| planned.id == id);
         let (ticket, plans) = match prepared {
             Ok(prepared) => prepared,
             Err(Refused::Full) => {
-                assert_ne!(edit, Edit::Remove, "STORE-5");
+                assert_ne!(edit, StateEdit::Remove, "STORE-5");
                 self.full += 1;
                 return;
             }
@@ -136,7 +136,7 @@ impl World {
                 let states = self.now.values().flat_map(|truth| &truth.pending);
                 let is_removing = states.chain(planned).any(removes);
                 let is_waiting = self.shell.written.is_some() || !self.is_flushed();
-                let is_right = edit == Edit::Remove && (is_removing || is_waiting);
+                let is_right = edit == StateEdit::Remove && (is_removing || is_waiting);
                 return assert!(is_right, "STORE-5");
             }
             Err(Refused::Preparing) => return assert!(is_planned),
@@ -177,7 +177,7 @@ impl World {
             new,
             ticket,
         } = self.planned.swap_remove(at);
-        let sums = self.shell.fill(ChunkId(id), &plans, &new)?;
+        let sums = self.shell.fill(ChunkKey(id), &plans, &new)?;
         self.shell
             .store
             .written(ticket, &sums.expect("nothing rots"))
@@ -199,7 +199,7 @@ impl World {
         let Some((version, _)) = truth.pending else {
             return;
         };
-        let committed = self.shell.store.commit(ChunkId(id), Version(version));
+        let committed = self.shell.store.commit(ChunkKey(id), StateVersion(version));
         if !truth.is_pending_durable {
             assert_eq!(committed, Err(Refused::NotDurable));
             return;
@@ -213,7 +213,7 @@ impl World {
         if let Some((version, _)) = truth.pending.take() {
             self.shell
                 .store
-                .discard(ChunkId(id), Version(version))
+                .discard(ChunkKey(id), StateVersion(version))
                 .unwrap();
         }
     }
@@ -226,7 +226,7 @@ impl World {
             false => {
                 let version = truth.pending.as_ref().map(|(version, _)| *version);
                 (
-                    version.map(|version| Which::Pending(Version(version))),
+                    version.map(|version| Which::Pending(StateVersion(version))),
                     &truth.pending,
                 )
             }
@@ -239,7 +239,7 @@ impl World {
         let (guard, plan) = self
             .shell
             .store
-            .read(ChunkId(id), which, range.start as u32..range.end as u32)
+            .read(ChunkKey(id), which, range.start as u32..range.end as u32)
             .unwrap();
         let range = range.start.min(bytes.len())..range.end.min(bytes.len());
         self.reads.push((guard, plan, bytes[range].to_vec()));
@@ -312,7 +312,7 @@ impl World {
     /// What a chunk holds, and whether its pending state is damaged.
     fn look(&mut self, id: u128) -> (Truth, bool) {
         let (mut truth, mut is_damaged) = (Truth::default(), false);
-        let Some(chunk) = self.shell.store.chunk(ChunkId(id)) else {
+        let Some(chunk) = self.shell.store.chunk(ChunkKey(id)) else {
             return (truth, false);
         };
         let committed = chunk.committed.map(|state| state.version);
@@ -343,14 +343,14 @@ impl World {
         self.shell.disk.fail_flush();
         self.shell.disk.flush(0).unwrap_err();
         self.shell.store.flush_failed();
-        let id = ChunkId(0);
+        let id = ChunkKey(0);
         let store = &mut self.shell.store;
         let failed = Refused::Failed;
-        let edit = Edit::Remove;
-        let prepared = store.prepare(id, Version(0), None, edit, Vec::new());
+        let edit = StateEdit::Remove;
+        let prepared = store.prepare(id, StateVersion(0), None, edit, Vec::new());
         assert_eq!(prepared.unwrap_err(), failed, "STORE-8");
-        assert_eq!(store.commit(id, Version(0)), Err(failed), "STORE-8");
-        assert_eq!(store.discard(id, Version(0)), Err(failed), "STORE-8");
+        assert_eq!(store.commit(id, StateVersion(0)), Err(failed), "STORE-8");
+        assert_eq!(store.discard(id, StateVersion(0)), Err(failed), "STORE-8");
         let read = store.read(id, Which::Committed, 0..1);
         assert_eq!(read.unwrap_err(), failed, "STORE-8");
         if let Some(sequence) = self.shell.written {
@@ -398,10 +398,10 @@ impl World {
         }
         for (id, (mut truth, is_damaged)) in found {
             if let (true, Some((version, _))) = (is_damaged, &truth.pending) {
-                let version = Version(*version);
-                let refused = self.shell.store.commit(ChunkId(id), version);
+                let version = StateVersion(*version);
+                let refused = self.shell.store.commit(ChunkKey(id), version);
                 assert_eq!(refused, Err(Refused::Damaged(version)));
-                self.shell.store.discard(ChunkId(id), version).unwrap();
+                self.shell.store.discard(ChunkKey(id), version).unwrap();
                 truth.pending = None;
             }
             truth.is_pending_durable = truth.pending.is_some();
