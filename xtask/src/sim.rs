@@ -21,6 +21,7 @@ Suites:
   groups      several groups at once in one gang, with messages, over losses of nodes and of their memory
   recovery    going on after a loss: machines, rendezvous, leaders, each fault in each phase
   validation  validations beside jobs on nodes that die and are cordoned, under leaders that are killed
+  chunk-store a target's disk that loses its power after any step
   craq        a chain's members over stores that lose their power, links, full disks, flipped bits
   quarantine  nodes that fail, are repaired, replaced and let out, under leaders that see it late
 
@@ -66,6 +67,12 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "health",
         "lives",
         "nobody_leaves_quarantine_but_by_a_run_that_passes",
+    ),
+    (
+        "chunk-store",
+        "chunk-store",
+        "store",
+        "a_power_cut_after_any_step_takes_nothing_that_was_acknowledged",
     ),
     (
         "craq",
