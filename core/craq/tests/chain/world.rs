@@ -134,6 +134,7 @@ impl World {
             };
             world.clients.iter().all(Client::is_over) && world.members.iter().all(is_well)
         };
+        self.run_until(FAULTS_END);
         assert!(
             self.run_while(LIMIT, 20, |world| !is_over(world)),
             "CRAQ-7: it does not end"
