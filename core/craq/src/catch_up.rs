@@ -74,7 +74,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         if is_neighbour {
             let damaged: Vec<_> = self.member.repairs.keys().copied().collect();
             for chunk in damaged {
-                let version = Some(self.store.state(chunk).committed);
+                let version = Some(self.wanted(chunk));
                 self.send(to, Message::Fetch { chunk, version });
             }
         }
@@ -86,8 +86,14 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             self.member.catch_up.asked = Some((from, after));
             return;
         }
-        let versions = self.store.versions(after, MOST_VERSIONS);
+        let mut versions = self.store.versions(after, MOST_VERSIONS);
         let is_last = versions.len() < MOST_VERSIONS;
+        // What could not be written here yet is not in the store, and may be committed below.
+        for (chunk, version) in &mut versions {
+            if let Some(dirty) = self.member.dirty.get(chunk) {
+                *version = dirty.version.max(*version);
+            }
+        }
         let message = Message::Versions {
             after,
             versions,
@@ -164,7 +170,11 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                 Some(_) | None => self.load_for(from, chunk, version),
             };
         }
-        if wanted.is_some_and(|wanted| wanted != state.committed) {
+        if let Some(version) = wanted.filter(|wanted| *wanted != state.committed) {
+            let is_above = self.member.predecessor() == Some(from);
+            if is_above && self.member.is_complete && state.committed < version {
+                self.send(from, Message::Missing { chunk, version });
+            }
             // What this member waits for is damaged there: one above may have it.
             if self.member.catch_up.fetching.contains(&chunk)
                 && let Some(predecessor) = self.member.predecessor()
@@ -211,13 +221,15 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         records: Records,
     ) {
         let was_fetched = self.member.catch_up.fetching.remove(&chunk);
-        if !was_fetched && !self.member.repairs.contains_key(&chunk) {
-            return;
-        }
+        let is_wanted = was_fetched || self.member.repairs.contains_key(&chunk);
         let state = self.store.state(chunk);
-        if version == state.committed && state.is_damaged {
+        let lost = self.member.dirty.get_mut(&chunk);
+        if let Some(dirty) = lost.filter(|dirty| dirty.is_lost && dirty.version == version) {
+            dirty.is_lost = false;
+            self.prepare_again(&whole(chunk, version, content, records));
+        } else if is_wanted && version == state.committed && state.is_damaged {
             self.store.repair(chunk, version, content);
-        } else if version > state.newest() {
+        } else if is_wanted && version > state.newest() {
             self.take(chunk, version, content, records);
         }
         self.look_at_repair(chunk);
@@ -228,28 +240,27 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
 
     /// A content that this member lacks is prepared as if it came from above, in the place of an older one.
     fn take(&mut self, chunk: ChunkId, version: Version, content: Option<P>, records: Records) {
-        let edit = match content {
-            Some(content) => Edit::Replace { content },
-            None => Edit::Remove,
-        };
-        let update = Update {
-            chunk,
-            version,
-            base: Version::NONE,
-            edit,
-            records,
-        };
+        let update = whole(chunk, version, content, records);
         match self.store.prepare(&update) {
             Ok(()) => {
                 let old = self.member.dirty.remove(&chunk);
                 let client = old.and_then(|old: Dirty<P>| old.client);
                 self.begin(update, client);
             }
-            Err(_) => {
-                let why = "there is no room for what the chain has written";
-                self.effects.push(Effect::Broken { chunk, why });
-            }
+            Err(_) => self.no_room(chunk),
         }
+    }
+
+    /// What was lost here came whole.
+    pub(crate) fn prepare_again(&mut self, update: &Update<P>) {
+        if self.store.prepare(update).is_err() {
+            self.no_room(update.chunk);
+        }
+    }
+
+    fn no_room(&mut self, chunk: ChunkId) {
+        let why = "there is no room for what the chain has written";
+        self.effects.push(Effect::Broken { chunk, why });
     }
 
     /// The store found damage.
@@ -270,10 +281,16 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
-    /// Asks the neighbours for a chunk that is damaged here; false if there are none.
+    /// The content that is damaged or lost here.
+    fn wanted(&self, chunk: ChunkId) -> Version {
+        let lost = self.member.dirty.get(&chunk).filter(|dirty| dirty.is_lost);
+        lost.map_or_else(|| self.store.state(chunk).committed, |lost| lost.version)
+    }
+
+    /// Asks the neighbours for a content that is damaged or lost here; false if there are none.
     pub(crate) fn ask_for(&mut self, chunk: ChunkId) -> bool {
         self.member.repairs.entry(chunk).or_default();
-        let version = Some(self.store.state(chunk).committed);
+        let version = Some(self.wanted(chunk));
         let neighbours = [self.member.successor(), self.member.predecessor()];
         for neighbour in neighbours.into_iter().flatten() {
             self.send(neighbour, Message::Fetch { chunk, version });
@@ -290,5 +307,16 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             self.fetch(to, chunk, version);
         }
         self.next(chunk);
+    }
+}
+
+/// A content as a neighbour sends it.
+fn whole<P>(chunk: ChunkId, version: Version, content: Option<P>, records: Records) -> Update<P> {
+    Update {
+        chunk,
+        version,
+        base: Version::NONE,
+        edit: content.map_or(Edit::Remove, |content| Edit::Replace { content }),
+        records,
     }
 }

@@ -243,6 +243,9 @@ fn fields<P>(frame: &ChainFrame<P>) -> (Fields, Vec<u8>, Option<&P>) {
             plain(about(5, chunk, version))
         }
         ChainFrame::Message(Message::Forget { chunk, version }) => plain(about(12, chunk, version)),
+        ChainFrame::Message(Message::Missing { chunk, version }) => {
+            plain(about(13, chunk, version))
+        }
         ChainFrame::Message(Message::Query { read, chunk }) => plain(Fields {
             numbers: [*read, 0, 0, 0],
             ..about(6, chunk, &Version::NONE)
@@ -383,6 +386,7 @@ fn frame<P>(fields: &Fields, list: &[u8], bytes: P) -> Result<ChainFrame<P>, Err
             records: records(list)?,
         }),
         12 => ChainFrame::Message(Message::Forget { chunk, version }),
+        13 => ChainFrame::Message(Message::Missing { chunk, version }),
         // Clients replace nothing.
         16 if fields.code != 4 => ChainFrame::Request {
             number,

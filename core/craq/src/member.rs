@@ -32,6 +32,8 @@ pub enum Input<P> {
     },
     /// What was prepared is durable.
     Durable { chunk: ChunkId, version: Version },
+    /// What was prepared cannot be written, because the bytes that it builds on are damaged. There is no trace of it.
+    Lost { chunk: ChunkId, version: Version },
     /// What was discarded does not come back, whatever happens to the power.
     Discarded { chunk: ChunkId, version: Version },
     /// The bytes that `Effect::Load` asked for.
@@ -159,6 +161,7 @@ impl<P: Clone> ChainMember<P> {
                 request,
             } => step.request(client, version, request),
             Input::Durable { chunk, version } => step.durable(chunk, version),
+            Input::Lost { chunk, version } => step.lost(chunk, version),
             Input::Discarded { chunk, version } => step.discarded(chunk, version),
             Input::Loaded {
                 chunk,
@@ -301,6 +304,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                 version,
                 why,
             } if is_from_below => self.refused(chunk, version, why),
+            Message::Missing { chunk, version } if is_from_below => self.missing(chunk, version),
             Message::NeedsAll { chunk, version } if is_from_below => {
                 self.needs_all(chunk, version);
             }
@@ -328,6 +332,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             | Message::Forget { .. }
             | Message::Refused { .. }
             | Message::NeedsAll { .. }
+            | Message::Missing { .. }
             | Message::Versions { .. }
             | Message::Committed { .. }
             | Message::Content { .. } => {}

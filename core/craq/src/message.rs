@@ -128,6 +128,8 @@ pub enum Message<P> {
         chunk: ChunkId,
         version: Option<Version>,
     },
+    /// To the predecessor: this content never came here.
+    Missing { chunk: ChunkId, version: Version },
     /// The answer; no content if the chunk is removed.
     Content {
         chunk: ChunkId,

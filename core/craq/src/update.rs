@@ -24,6 +24,8 @@ pub(crate) struct Dirty<P> {
     edit: Option<Edit<P>>,
     pub(crate) records: Records,
     is_durable: bool,
+    /// It could not be written here, and neighbours are asked for it.
+    pub(crate) is_lost: bool,
     /// All below have committed it; there is nobody below the tail.
     is_done_below: bool,
     /// The successor can do nothing with the edit.
@@ -61,6 +63,7 @@ impl<P> Dirty<P> {
             edit: Some(update.edit),
             records: update.records,
             is_durable: false,
+            is_lost: false,
             is_done_below,
             needs_all: false,
             refusal: None,
@@ -89,6 +92,7 @@ impl<P> Dirty<P> {
                         edit: None,
                         records: store.records(chunk, pending.version),
                         is_durable: true,
+                        is_lost: false,
                         is_done_below: false,
                         needs_all: true,
                         refusal: None,
@@ -118,6 +122,13 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             return self.send(from, Message::Done { chunk, version });
         }
         if let Some(dirty) = self.member.dirty.get_mut(&chunk) {
+            if dirty.is_lost && version == dirty.version {
+                if update.edit.builds_on_base() {
+                    return self.send(from, Message::NeedsAll { chunk, version });
+                }
+                dirty.is_lost = false;
+                return self.prepare_again(&update);
+            }
             // The same again is answered when it is committed. If it is a later one, those above had the answer to the one
             // here before this member forgot it.
             if version > dirty.version {
@@ -187,6 +198,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                 .is_some_and(|pending| pending.is_removed)
                 .then_some(Edit::Remove),
         };
+        let is_lost = dirty.is_lost;
         match edit {
             Some(edit) => {
                 let update = Update {
@@ -197,6 +209,9 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
                     records: dirty.records.clone(),
                 };
                 self.send(successor, Message::Update(update));
+                if is_lost {
+                    self.ask_for(chunk);
+                }
             }
             // Otherwise it is read when it is there.
             None if dirty.is_durable => self.load(chunk, dirty.version).is_for_successor = true,
@@ -283,6 +298,56 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
+    /// What cannot be written here comes whole, from above or from below: those above may have lost it with their power.
+    pub(crate) fn lost(&mut self, chunk: ChunkId, version: Version) {
+        let predecessor = self.member.predecessor();
+        let dirty = self.member.dirty.get_mut(&chunk);
+        let Some(dirty) = dirty.filter(|dirty| dirty.version == version && !dirty.is_durable)
+        else {
+            return;
+        };
+        dirty.is_lost = true;
+        if dirty.refusal.is_some() {
+            return self.discarded(chunk, version);
+        }
+        if self.member.is_tail() {
+            // It is nowhere below; those above send it again if they have it.
+            return self.drop_lost(chunk, version);
+        }
+        self.ask_for(chunk);
+        if let Some(predecessor) = predecessor {
+            self.send(predecessor, Message::NeedsAll { chunk, version });
+        }
+    }
+
+    /// The successor does not have it either.
+    pub(crate) fn missing(&mut self, chunk: ChunkId, version: Version) {
+        let dirty = self.member.dirty.get(&chunk);
+        if dirty.is_some_and(|dirty| dirty.is_lost && dirty.version == version) {
+            self.drop_lost(chunk, version);
+        }
+    }
+
+    fn drop_lost(&mut self, chunk: ChunkId, version: Version) {
+        let Some(dirty) = self.member.dirty.remove(&chunk) else {
+            return;
+        };
+        if let Some(predecessor) = self.member.predecessor() {
+            self.send(predecessor, Message::NeedsAll { chunk, version });
+        }
+        if let Some(client) = dirty.client {
+            self.refuse(client, ChainRefusal::Damaged);
+        }
+        self.ask_for(chunk);
+        for reader in dirty.readers {
+            self.read(reader, chunk);
+        }
+        for (to, version) in dirty.fetchers {
+            self.fetch(to, chunk, version);
+        }
+        self.next(chunk);
+    }
+
     /// All below have committed it.
     pub(crate) fn done(&mut self, chunk: ChunkId, version: Version) {
         let dirty = self.member.dirty.get_mut(&chunk);
@@ -345,6 +410,9 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         };
         if dirty.refusal.is_none() && !dirty.is_done_below {
             dirty.refusal = Some(why);
+            if dirty.is_lost {
+                return self.discarded(chunk, version);
+            }
             self.store.discard(chunk, version);
         }
     }

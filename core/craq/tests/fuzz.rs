@@ -94,6 +94,7 @@ fn frames(rng: &mut Rng) -> Vec<ChainFrame<Bytes>> {
         },
         Message::NeedsAll { chunk, version },
         Message::Forget { chunk, version },
+        Message::Missing { chunk, version },
         Message::Query {
             read: number,
             chunk,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use craq::{ChainRefusal, ChainRequest, ChunkId, ChunkWrite, Chunks, Edit, Input, SessionId};
+use craq::{ChainRefusal, ChainRequest, ChunkId, ChunkWrite, Chunks, Edit, SessionId};
 use sim::{Simulation, To};
 
 use crate::history::{Answer, Ask, Call};
@@ -175,7 +175,7 @@ impl World {
                 let read = match self.stores[host].read(chunk, version) {
                     Some(bytes) => bytes,
                     None => {
-                        self.input(host, Input::Damaged { chunk });
+                        self.damaged(host, chunk);
                         continue;
                     }
                 };
@@ -191,8 +191,9 @@ impl World {
             let all = (0..CHUNKS)
                 .flat_map(|index| (0..world.stores.len()).map(move |host| (index, host)));
             let chunk = |index| ChunkId { file: 1, index };
-            let state = |(index, host): (u64, usize)| world.stores[host].state(chunk(index));
-            !all.map(state).any(|state| state.is_damaged)
+            let is_rotten =
+                |(index, host): (u64, usize)| world.stores[host].is_rotten(chunk(index));
+            !all.into_iter().any(is_rotten)
         };
         assert!(
             self.run_while(LIMIT, 20, |world| !is_repaired(world)),

@@ -23,13 +23,17 @@ use world::World;
 #[test]
 fn a_chain_is_one_register_whatever_goes_wrong() {
     let mut survived: BTreeMap<(Fault, Phase), u64> = BTreeMap::new();
+    let mut lost = 0;
     explore(600, &[], |rng| {
         let mut world = World::new(rng);
         world.run();
+        lost += world.lost;
         for met in world.met {
             *survived.entry(met).or_default() += 1;
         }
     });
+    print_count("contents that could not be written", lost);
+    assert!(lost > 0 || is_replay(), "nothing was lost");
     for fault in Fault::ALL {
         for phase in Phase::ALL {
             let count = survived.get(&(fault, phase)).copied().unwrap_or_default();

@@ -161,6 +161,28 @@ fn a_damaged_content_is_repaired_with_that_version_and_no_newer_one() {
     assert_eq!(middle.hear(BELOW, fetch), [Effect::Load { chunk, version }]);
 }
 
+/// CRAQ-6
+#[test]
+fn what_cannot_be_written_is_asked_for_and_prepared_whole() {
+    let mut middle = Middle::complete();
+    middle.update(1, Version::NONE);
+    let (chunk, version) = (CHUNK, version(1));
+    middle.store.lose(chunk);
+    let asks = send(ABOVE, Message::NeedsAll { chunk, version });
+    let lost = middle.input(Input::Lost { chunk, version });
+    assert!(lost.contains(&asks), "{lost:?}");
+    assert_eq!(middle.update(1, Version::NONE), [asks]);
+    let whole = Message::Update(Update {
+        chunk,
+        version,
+        base: Version::NONE,
+        edit: Edit::Replace { content: vec![1] },
+        records: Records::default(),
+    });
+    assert_eq!(middle.hear(ABOVE, whole), []);
+    assert_eq!(middle.store.read(chunk, version), Some(vec![1]));
+}
+
 /// CRAQ-3
 #[test]
 fn a_member_is_done_when_its_own_disk_is() {

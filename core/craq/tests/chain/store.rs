@@ -21,6 +21,8 @@ pub(crate) struct Content {
 struct Entry {
     committed: Option<Content>,
     pending: Option<Content>,
+    /// Committed bytes are not what was written, and whether somebody has noticed.
+    is_rotten: bool,
     is_damaged: bool,
 }
 
@@ -45,6 +47,8 @@ pub(crate) struct Store {
     /// Not flushed: what an operation left of its chunk, and what is said when it is durable.
     log: VecDeque<(ChunkId, Entry, Option<Durable>)>,
     pub(crate) is_full: bool,
+    /// What cannot be written, because it builds on bytes that have rotted.
+    lost: Vec<(ChunkId, Version)>,
 }
 
 impl Store {
@@ -73,6 +77,7 @@ impl Store {
         let kept = rng.below(self.log.len() + 1);
         self.flush(kept);
         self.log.clear();
+        self.lost.clear();
         self.now = self.durable.clone();
     }
 
@@ -93,19 +98,19 @@ impl Store {
         };
         let both = [&entry.committed, &entry.pending];
         let versions = both.into_iter().flatten().map(|content| content.version);
-        !entry.is_damaged && versions.into_iter().any(|other| other == version)
+        !entry.is_rotten && versions.into_iter().any(|other| other == version)
     }
 
     /// A bit of a committed content flips.
     pub(crate) fn rot(&mut self, chunk: ChunkId) {
         for entries in [&mut self.now, &mut self.durable] {
             if let Some(entry) = entries.get_mut(&chunk) {
-                entry.is_damaged = entry.has_bytes();
+                entry.is_rotten = entry.has_bytes();
             }
         }
         // What is written later has a state of its own.
         let later = self.log.iter_mut().filter(|(other, ..)| *other == chunk);
-        later.for_each(|(_, entry, _)| entry.is_damaged = entry.has_bytes());
+        later.for_each(|(_, entry, _)| entry.is_rotten = entry.has_bytes());
     }
 
     fn content(&self, chunk: ChunkId, version: Version) -> Option<&Content> {
@@ -116,7 +121,39 @@ impl Store {
             .find(|content| content.version == version)
     }
 
-    /// The bytes of a content; nothing if they are damaged.
+    /// Whether bytes have rotted, noticed or not.
+    pub(crate) fn is_rotten(&self, chunk: ChunkId) -> bool {
+        self.now.get(&chunk).is_some_and(|entry| entry.is_rotten)
+    }
+
+    /// What the store has noticed it cannot write. Its bases are known to be damaged from then on.
+    pub(crate) fn take_lost(&mut self, lost: (ChunkId, Version)) -> bool {
+        let before = self.lost.len();
+        self.lost.retain(|other| *other != lost);
+        let is_lost = self.lost.len() < before;
+        if is_lost {
+            self.notice(lost.0);
+        }
+        is_lost
+    }
+
+    pub(crate) fn lost(&self) -> &[(ChunkId, Version)] {
+        &self.lost
+    }
+
+    /// What is prepared cannot be written.
+    pub(crate) fn lose(&mut self, chunk: ChunkId) {
+        self.change(chunk, None, |entry| entry.pending = None);
+    }
+
+    /// Somebody has read bytes that have rotted.
+    pub(crate) fn notice(&mut self, chunk: ChunkId) {
+        if self.is_rotten(chunk) {
+            self.change(chunk, None, |entry| entry.is_damaged = true);
+        }
+    }
+
+    /// The bytes of a content; nothing if they have rotted.
     pub(crate) fn read(&self, chunk: ChunkId, version: Version) -> Option<Vec<u8>> {
         if version == Version::NONE {
             return Some(Vec::new());
@@ -124,7 +161,7 @@ impl Store {
         let is_committed = self.state(chunk).committed == version;
         let content = self.content(chunk, version);
         assert!(content.is_some(), "a content that is there is read");
-        let is_damaged = is_committed && self.state(chunk).is_damaged;
+        let is_damaged = is_committed && self.is_rotten(chunk);
         (!is_damaged).then(|| {
             content
                 .and_then(|content| content.bytes.clone())
@@ -136,7 +173,7 @@ impl Store {
     pub(crate) fn committed(&self) -> BTreeMap<ChunkId, (Version, Vec<u8>)> {
         let of_entry = |(chunk, entry): (&ChunkId, &Entry)| {
             assert!(entry.pending.is_none(), "{chunk:?} is dirty at the end");
-            assert!(!entry.is_damaged, "{chunk:?} is damaged at the end");
+            assert!(!entry.is_rotten, "{chunk:?} is damaged at the end");
             let content = entry.committed.clone()?;
             Some((*chunk, (content.version, content.bytes?)))
         };
@@ -205,6 +242,11 @@ impl Chunks<Vec<u8>> for Store {
             !state.is_damaged || matches!(update.edit, Edit::Remove | Edit::Replace { .. }),
             "{update:?} builds on damage"
         );
+        let builds_on_base = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
+        if builds_on_base && self.is_rotten(update.chunk) {
+            self.lost.push((update.chunk, update.version));
+            return Ok(());
+        }
         let content = Content {
             version: update.version,
             bytes,
@@ -221,12 +263,16 @@ impl Chunks<Vec<u8>> for Store {
         self.change(chunk, None, |entry| {
             let pending = entry.pending.take().unwrap();
             assert_eq!(pending.version, version, "what is pending is committed");
-            (entry.committed, entry.is_damaged) = (Some(pending), false);
+            entry.committed = Some(pending);
+            (entry.is_rotten, entry.is_damaged) = (false, false);
         });
     }
 
     fn discard(&mut self, chunk: ChunkId, version: Version) {
         let durable = Durable::Discarded(chunk, version);
+        if self.take_lost((chunk, version)) {
+            return self.change(chunk, Some(durable), |_| ());
+        }
         self.change(chunk, Some(durable), |entry| {
             let pending = entry.pending.take().unwrap();
             assert_eq!(pending.version, version, "what is pending is discarded");
@@ -252,7 +298,7 @@ impl Chunks<Vec<u8>> for Store {
                 committed.bytes, content,
                 "CRAQ-6: a neighbour has the same bytes"
             );
-            entry.is_damaged = false;
+            (entry.is_rotten, entry.is_damaged) = (false, false);
         });
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use craq::{
-    ChainMember, ChainRefusal, ChainRequest, ChunkId, Chunks, Effect, Input, Message, Place, Reply,
+    ChainMember, ChainRefusal, ChainRequest, ChunkId, Effect, Input, Message, Place, Reply,
     SessionId, Table, TargetId, Version,
 };
 use sim::history::linearize;
@@ -39,6 +39,7 @@ pub(crate) enum Event {
     Flush(usize),
     Loaded(usize, ChunkId, Version, Vec<u8>),
     Damaged(usize, ChunkId),
+    Lost(usize, ChunkId, Version),
     Request(usize, u64, u64, ChainRequest<Vec<u8>>),
     Answer(u64, Result<Answer, ChainRefusal>),
     Ask(usize),
@@ -70,6 +71,8 @@ pub(crate) struct World {
     /// What goes wrong in this run: few kinds of faults meet each other more often.
     faults: Vec<Fault>,
     pub(crate) met: Vec<(Fault, Phase)>,
+    /// Contents that could not be written, because what they build on has rotted.
+    pub(crate) lost: u64,
 }
 
 impl World {
@@ -104,6 +107,7 @@ impl World {
                 .map(|_| *rng.pick(&Fault::ALL))
                 .collect(),
             met: Vec::new(),
+            lost: 0,
         };
         for host in 0..count {
             let target = TargetId(host as u128);
@@ -198,7 +202,16 @@ impl World {
             self.hosts.note((host, "->", &effect));
             self.carry_out(host, effect);
         }
+        for (chunk, version) in self.stores[host].lost().to_vec() {
+            let event = Event::Lost(host, chunk, version);
+            self.hosts.within(MS / 10..2 * MS, To::Process(host), event);
+        }
         self.flush(host);
+    }
+
+    pub(crate) fn damaged(&mut self, host: usize, chunk: ChunkId) {
+        self.stores[host].notice(chunk);
+        self.input(host, Input::Damaged { chunk });
     }
 
     fn flush(&mut self, host: usize) {
@@ -240,7 +253,14 @@ impl World {
                 version,
             } => match self.stores[host].read(chunk, version) {
                 Some(bytes) => self.answer(reader.client, Ok(Some(bytes))),
-                None => panic!("CRAQ-6: damage is served"),
+                None => {
+                    self.answer(reader.client, Err(ChainRefusal::Damaged));
+                    self.hosts.after(
+                        Duration::ZERO,
+                        To::Process(host),
+                        Event::Damaged(host, chunk),
+                    );
+                }
             },
             Effect::Answer { client, reply } => match reply {
                 Reply::Done => self.answer(client, Ok(None)),
@@ -379,7 +399,7 @@ impl World {
 
     fn is_any_damaged(&self) -> bool {
         let chunks = (0..CHUNKS).map(|index| ChunkId { file: 1, index });
-        let is_damaged = |store: &Store, chunk| store.state(chunk).is_damaged;
+        let is_damaged = |store: &Store, chunk| store.is_rotten(chunk);
         chunks
             .into_iter()
             .any(|chunk| self.stores.iter().any(|store| is_damaged(store, chunk)))
@@ -462,7 +482,13 @@ impl Simulation for World {
                 };
                 self.input(host, input);
             }
-            Event::Damaged(host, chunk) => self.input(host, Input::Damaged { chunk }),
+            Event::Damaged(host, chunk) => self.damaged(host, chunk),
+            Event::Lost(host, chunk, version) => {
+                if self.stores[host].take_lost((chunk, version)) {
+                    self.lost += 1;
+                    self.input(host, Input::Lost { chunk, version });
+                }
+            }
             Event::Request(host, request, version, of) => {
                 // A client that asks again ends its last connection first.
                 if self.waiting_for(request).is_some() {
