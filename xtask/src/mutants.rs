@@ -227,7 +227,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for suspect in SUSPECTS {
             let mutants = suspect.mutants(&root).unwrap();
-            assert!(mutants.len() >= 30);
+            assert!(mutants.len() >= 8, "{}", suspect.package);
             for mutant in mutants {
                 let file = root.join(suspect.folder).join("src").join(&mutant.file);
                 let text = fs::read_to_string(file).unwrap();
