@@ -23,6 +23,7 @@ Suites:
   validation  validations beside jobs on nodes that die and are cordoned, under leaders that are killed
   chunk-store a target's disk that loses its power after any step
   craq        a chain's members over stores that lose their power, links, full disks, flipped bits
+  storage     the same over stores as they ship, on disks that lose their power
   quarantine  nodes that fail, are repaired, replaced and let out, under leaders that see it late
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
@@ -73,6 +74,12 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "chunk-store",
         "store",
         "a_power_cut_after_any_step_takes_nothing_that_was_acknowledged",
+    ),
+    (
+        "storage",
+        "storage",
+        "chain",
+        "a_chain_over_targets_is_one_register_whatever_goes_wrong",
     ),
     (
         "craq",

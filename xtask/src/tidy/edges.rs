@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("contract", &["topology"]),
     ("link", &[]),
     ("fuse", &[]),
+    ("storage", &["chunk-store", "craq"]),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
     ("daemon", &["link"]),
@@ -80,6 +81,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("contract", &["sim"]),
     ("link", &["sim"]),
     ("fuse", &["sim"]),
+    ("storage", &["sim"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];

@@ -150,17 +150,15 @@ impl ChunkStore {
         self.blocks.is_free(place)
     }
 
-    /// Makes the pending state of this version the committed one. The removal of a chunk ends it.
+    /// Makes the pending state of this version the committed one. The removal of a chunk ends it. A damaged one stays so:
+    /// whoever commits it knows where else its bytes are.
     pub fn commit(&mut self, id: ChunkKey, version: StateVersion) -> Result<(), Refused> {
         let chunk = self.with_pending(id, version)?;
         let pending = chunk
             .pending
             .as_ref()
             .filter(|pending| pending.ticket.is_none());
-        let pending = pending.ok_or(Refused::NotDurable)?;
-        if pending.state.is_damaged {
-            return Err(Refused::Damaged(version));
-        }
+        pending.ok_or(Refused::NotDurable)?;
         let pending = chunk.pending.take().map(|pending| pending.state);
         let old = std::mem::replace(
             &mut chunk.committed,

@@ -5,7 +5,7 @@ use chunk_store::{
 };
 use sim::{Rng, explore, is_replay, print_count};
 
-use crate::shell::{Shell, geometry};
+use crate::shell::{NoBytes, Shell, geometry};
 use crate::world::World;
 
 /// Two batches, one torn over the other, made the first one whole.
@@ -93,8 +93,10 @@ fn blocks_that_a_power_cut_took_are_missed_for_good() {
             3,
             "STORE-4: {before}"
         );
-        let found = shell.store.commit(ChunkKey(2), StateVersion(1));
-        assert_eq!(found, Err(Refused::Damaged(StateVersion(1))));
+        shell.store.commit(ChunkKey(2), StateVersion(1)).unwrap();
+        let found = shell.read(2, Which::Committed);
+        let damaged = Refused::Damaged(StateVersion(1));
+        assert_eq!(found, Err(NoBytes::Refused(damaged)), "STORE-4");
     }
 }
 

@@ -195,8 +195,9 @@ fn what_is_written_while_its_block_is_found_damaged_is_damaged_too() {
     let sums = shell.fill(id, &plans, &[2; 1024]).unwrap().unwrap();
     shell.store.written(ticket, &sums).unwrap();
     shell.sync();
-    let damaged = Err(Refused::Damaged(version));
-    assert_eq!(shell.store.commit(id, version), damaged, "STORE-4");
+    shell.store.commit(id, version).unwrap();
+    let damaged = Err(NoBytes::Refused(Refused::Damaged(version)));
+    assert_eq!(shell.read(1, Which::Committed), damaged, "STORE-4");
 }
 
 #[test]

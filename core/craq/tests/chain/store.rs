@@ -38,6 +38,8 @@ impl Entry {
 pub(crate) enum Durable {
     Prepared(ChunkId, Version),
     Discarded(ChunkId, Version),
+    /// It cannot be written, because it builds on bytes that have rotted.
+    Lost(ChunkId, Version),
 }
 
 #[derive(Debug, Default)]
@@ -47,8 +49,6 @@ pub(crate) struct Store {
     /// Not flushed: what an operation left of its chunk, and what is said when it is durable.
     log: VecDeque<(ChunkId, Entry, Option<Durable>)>,
     pub(crate) is_full: bool,
-    /// What cannot be written, because it builds on bytes that have rotted.
-    lost: Vec<(ChunkId, Version)>,
 }
 
 impl Store {
@@ -56,6 +56,13 @@ impl Store {
         let entry = self.now.entry(chunk).or_default();
         how(entry);
         self.log.push_back((chunk, entry.clone(), durable));
+    }
+
+    /// Another content comes in the place of what cannot be written.
+    fn forget_lost(&mut self, chunk: ChunkId) {
+        for (_, _, what) in &mut self.log {
+            what.take_if(|what| matches!(what, Durable::Lost(other, _) if *other == chunk));
+        }
     }
 
     pub(crate) fn unflushed(&self) -> usize {
@@ -69,6 +76,11 @@ impl Store {
             self.durable.insert(chunk, entry);
             durable.extend(what);
         }
+        for what in &durable {
+            if let Durable::Lost(chunk, _) = *what {
+                self.notice(chunk);
+            }
+        }
         durable
     }
 
@@ -77,7 +89,6 @@ impl Store {
         let kept = rng.below(self.log.len() + 1);
         self.flush(kept);
         self.log.clear();
-        self.lost.clear();
         self.now = self.durable.clone();
     }
 
@@ -124,21 +135,6 @@ impl Store {
     /// Whether bytes have rotted, noticed or not.
     pub(crate) fn is_rotten(&self, chunk: ChunkId) -> bool {
         self.now.get(&chunk).is_some_and(|entry| entry.is_rotten)
-    }
-
-    /// What the store has noticed it cannot write. Its bases are known to be damaged from then on.
-    pub(crate) fn take_lost(&mut self, lost: (ChunkId, Version)) -> bool {
-        let before = self.lost.len();
-        self.lost.retain(|other| *other != lost);
-        let is_lost = self.lost.len() < before;
-        if is_lost {
-            self.notice(lost.0);
-        }
-        is_lost
-    }
-
-    pub(crate) fn lost(&self) -> &[(ChunkId, Version)] {
-        &self.lost
     }
 
     /// What is prepared cannot be written.
@@ -242,9 +238,11 @@ impl Chunks<Vec<u8>> for Store {
             !state.is_damaged || matches!(update.edit, Edit::Remove | Edit::Replace { .. }),
             "{update:?} builds on damage"
         );
+        self.forget_lost(update.chunk);
         let builds_on_base = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
         if builds_on_base && self.is_rotten(update.chunk) {
-            self.lost.push((update.chunk, update.version));
+            let lost = Durable::Lost(update.chunk, update.version);
+            self.change(update.chunk, Some(lost), |_| ());
             return Ok(());
         }
         let content = Content {
@@ -270,7 +268,8 @@ impl Chunks<Vec<u8>> for Store {
 
     fn discard(&mut self, chunk: ChunkId, version: Version) {
         let durable = Durable::Discarded(chunk, version);
-        if self.take_lost((chunk, version)) {
+        self.forget_lost(chunk);
+        if self.state(chunk).pending.is_none() {
             return self.change(chunk, Some(durable), |_| ());
         }
         self.change(chunk, Some(durable), |entry| {

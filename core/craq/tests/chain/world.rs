@@ -39,7 +39,6 @@ pub(crate) enum Event {
     Flush(usize),
     Loaded(usize, ChunkId, Version, Vec<u8>),
     Damaged(usize, ChunkId),
-    Lost(usize, ChunkId, Version),
     Request(usize, u64, u64, ChainRequest<Vec<u8>>),
     Answer(u64, Result<Answer, ChainRefusal>),
     Ask(usize),
@@ -202,10 +201,6 @@ impl World {
             self.hosts.note((host, "->", &effect));
             self.carry_out(host, effect);
         }
-        for (chunk, version) in self.stores[host].lost().to_vec() {
-            let event = Event::Lost(host, chunk, version);
-            self.hosts.within(MS / 10..2 * MS, To::Process(host), event);
-        }
         self.flush(host);
     }
 
@@ -336,6 +331,10 @@ impl World {
             let input = match durable {
                 Durable::Prepared(chunk, version) => Input::Durable { chunk, version },
                 Durable::Discarded(chunk, version) => Input::Discarded { chunk, version },
+                Durable::Lost(chunk, version) => {
+                    self.lost += 1;
+                    Input::Lost { chunk, version }
+                }
             };
             self.input(host, input);
         }
@@ -483,12 +482,6 @@ impl Simulation for World {
                 self.input(host, input);
             }
             Event::Damaged(host, chunk) => self.damaged(host, chunk),
-            Event::Lost(host, chunk, version) => {
-                if self.stores[host].take_lost((chunk, version)) {
-                    self.lost += 1;
-                    self.input(host, Input::Lost { chunk, version });
-                }
-            }
             Event::Request(host, request, version, of) => {
                 // A client that asks again ends its last connection first.
                 if self.waiting_for(request).is_some() {

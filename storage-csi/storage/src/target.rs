@@ -1,0 +1,435 @@
+//! The chunks of a target as its chains see them: what `craq` asks of a store, done by `chunk_store`, and what is to be
+//! written for it. Reads and writes nothing: a shell carries out the jobs and the batches, and hands back what came.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use chunk_store::{
+    BadBlock, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket, Refused,
+    StateEdit, StateVersion,
+};
+use craq::{
+    ChainRefusal, ChunkId, ChunkState, Chunks, Edit, PendingContent, Records, Update, Version,
+};
+
+use crate::keys;
+
+/// Blocks that only whole contents may use, so that a member can catch up on a full disk: 16 chunks of 64.
+const RESERVED_BLOCKS: usize = 1024;
+
+/// Blocks that have to be written.
+#[derive(Debug)]
+pub struct Job<P> {
+    key: ChunkKey,
+    ticket: PrepareTicket,
+    /// What each block holds.
+    pub plans: Vec<BlockPlan>,
+    /// The edit's bytes; none if it has none.
+    pub bytes: Option<P>,
+}
+
+/// What a chain is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// `Input::Durable`.
+    Durable,
+    /// `Input::Discarded`.
+    Discarded,
+    /// `Input::Lost`.
+    Lost,
+}
+
+/// About which content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub chain: u32,
+    pub chunk: ChunkId,
+    pub version: Version,
+    pub told: Told,
+}
+
+/// An edit whose blocks are being written.
+#[derive(Debug)]
+struct Editing<P> {
+    version: Version,
+    is_removed: bool,
+    /// Nobody wants it any more.
+    is_dropped: bool,
+    /// What comes in its place.
+    next: Option<Update<P>>,
+}
+
+/// A target.
+#[derive(Debug)]
+pub struct Target<P> {
+    store: ChunkStore,
+    jobs: VecDeque<Job<P>>,
+    editing: BTreeMap<ChunkKey, Editing<P>>,
+    /// Contents that the target commits by itself: repaired ones, and the ends of removed ones.
+    own: BTreeSet<ChunkKey>,
+    events: VecDeque<Event>,
+}
+
+/// The chunks of one chain.
+#[derive(Debug)]
+pub struct ChainChunks<'a, P> {
+    target: &'a mut Target<P>,
+    chain: u32,
+}
+
+impl<P> Target<P> {
+    /// Over a store that was opened. What it could not keep of contents on their way is dropped: the chain has them.
+    pub fn new(mut store: ChunkStore) -> Self {
+        let pending = |chunk: chunk_store::ChunkView<'_>| {
+            let (pending, committed) = (chunk.pending?, chunk.committed);
+            let repairs = committed.is_some_and(|state| state.version == pending.version);
+            Some((
+                chunk.id,
+                pending.version,
+                pending.is_damaged,
+                pending.is_removal || repairs,
+            ))
+        };
+        let all: Vec<_> = store
+            .versions(None, usize::MAX)
+            .filter_map(pending)
+            .collect();
+        for (key, version, is_damaged, is_own) in all {
+            // All of them were just listed.
+            match (is_damaged, is_own) {
+                (true, _) => store.discard(key, version).ok(),
+                (false, true) => store.commit(key, version).ok(),
+                (false, false) => None,
+            };
+        }
+        Self {
+            store,
+            jobs: VecDeque::new(),
+            editing: BTreeMap::new(),
+            own: BTreeSet::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The chunks of a chain.
+    pub fn chain(&mut self, chain: u32) -> ChainChunks<'_, P> {
+        ChainChunks {
+            target: self,
+            chain,
+        }
+    }
+
+    /// The store, for reads.
+    pub fn store(&mut self) -> &mut ChunkStore {
+        &mut self.store
+    }
+
+    /// What the store calls a chunk of a chain.
+    #[must_use]
+    pub fn key(chain: u32, chunk: ChunkId) -> ChunkKey {
+        keys::key(chain, chunk)
+    }
+
+    /// What the store calls a version.
+    #[must_use]
+    pub fn stored(version: Version) -> StateVersion {
+        keys::stored(version)
+    }
+
+    /// Bytes of a committed content, if there is one.
+    #[must_use]
+    pub fn length(&self, chain: u32, chunk: ChunkId) -> Option<u32> {
+        let view = self.store.chunk(keys::key(chain, chunk))?;
+        view.committed.map(|state| state.length)
+    }
+
+    /// The next blocks to write.
+    pub fn take_job(&mut self) -> Option<Job<P>> {
+        self.jobs.pop_front()
+    }
+
+    /// The next batch to write and flush, with all blocks that were written before.
+    pub fn take_batch(&mut self) -> Option<JournalBatch> {
+        self.store.take_batch()
+    }
+
+    /// What the chains have to be told.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// A chunk of a chain.
+    pub fn state(&self, chain: u32, chunk: ChunkId) -> ChunkState {
+        let key = keys::key(chain, chunk);
+        let Some(view) = self.store.chunk(key) else {
+            return ChunkState::default();
+        };
+        let is_own = self.own.contains(&key);
+        let committed = view.committed;
+        if is_own && committed.is_some_and(|state| keys::is_removed(state.notes)) {
+            // It is being forgotten.
+            return ChunkState::default();
+        }
+        let editing = self.editing.get(&key);
+        let editing = editing.filter(|editing| !editing.is_dropped && !is_own);
+        let pending = view.pending.filter(|_| !is_own);
+        ChunkState {
+            committed: committed.map_or(Version::NONE, |state| keys::version(state.version)),
+            is_removed: committed.is_some_and(|state| keys::is_removed(state.notes)),
+            pending: pending
+                .map(|state| PendingContent {
+                    version: keys::version(state.version),
+                    is_removed: keys::is_removed(state.notes),
+                })
+                .or_else(|| {
+                    editing.map(|editing| PendingContent {
+                        version: editing.version,
+                        is_removed: editing.is_removed,
+                    })
+                }),
+            is_damaged: committed.is_some_and(|state| state.is_damaged) && !is_own,
+        }
+    }
+
+    /// What a content remembers of sessions.
+    pub fn records(&self, chain: u32, chunk: ChunkId, version: Version) -> Records {
+        let view = self.store.chunk(keys::key(chain, chunk));
+        let states = view
+            .into_iter()
+            .flat_map(|view| [view.committed, view.pending]);
+        let mut states = states.flatten();
+        let stored = keys::stored(version);
+        let state = states.find(|state| state.version == stored);
+        state.map_or_else(Records::default, |state| keys::records(state.notes))
+    }
+
+    /// The chunks of a chain behind one, with their newest versions.
+    pub fn versions(
+        &self,
+        chain: u32,
+        after: Option<ChunkId>,
+        limit: usize,
+    ) -> Vec<(ChunkId, Version)> {
+        let first = keys::before(chain, after);
+        let views = self.store.versions(first, usize::MAX);
+        let of_chain = views
+            .map(|view| keys::chunk(view.id))
+            .take_while(|(of, _)| *of == chain);
+        let newest = of_chain.map(|(_, chunk)| (chunk, self.state(chain, chunk).newest()));
+        let there = newest.filter(|(_, version)| *version != Version::NONE);
+        there.take(limit).collect()
+    }
+
+    fn tell(&mut self, key: ChunkKey, version: Version, told: Told) {
+        let (chain, chunk) = keys::chunk(key);
+        self.events.push_back(Event {
+            chain,
+            chunk,
+            version,
+            told,
+        });
+    }
+}
+
+impl<P: AsRef<[u8]>> Target<P> {
+    /// A job is done: the checksums of its blocks, or the old block that is bad.
+    pub fn done(&mut self, job: Job<P>, result: Result<&[u32], BadBlock>) -> Result<(), Refused> {
+        let Job { key, ticket, .. } = job;
+        let editing = self.editing.remove(&key).ok_or(Refused::Unknown)?;
+        match result {
+            Ok(checksums) if !editing.is_dropped => self.store.written(ticket, checksums)?,
+            Ok(_) => {
+                self.store.abandon(ticket)?;
+                self.tell(key, editing.version, Told::Discarded);
+            }
+            Err(bad) => {
+                self.store.mark_damaged(key, bad.at)?;
+                self.store.abandon(ticket)?;
+                let told = match editing.is_dropped {
+                    true => Told::Discarded,
+                    false => Told::Lost,
+                };
+                self.tell(key, editing.version, told);
+            }
+        }
+        if let Some(next) = editing.next {
+            let version = next.version;
+            if self.begin(key, next).is_err() {
+                self.tell(key, version, Told::Lost);
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch is on the disk.
+    pub fn flushed(&mut self, sequence: u64) -> Result<(), Refused> {
+        for durable in self.store.batch_flushed(sequence)? {
+            let version = keys::version(durable.version);
+            match durable.change {
+                Change::Prepared(_) if self.own.remove(&durable.id) => {
+                    self.store.commit(durable.id, durable.version)?;
+                }
+                Change::Prepared(_) => self.tell(durable.id, version, Told::Durable),
+                Change::Discarded => self.tell(durable.id, version, Told::Discarded),
+                Change::Committed => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins an edit of a chunk that nothing else is done to.
+    fn begin(&mut self, key: ChunkKey, update: Update<P>) -> Result<(), Refused> {
+        let (edit, bytes) = match update.edit {
+            Edit::Write { offset, bytes } => {
+                let length = bytes.as_ref().len() as u32;
+                (StateEdit::Write { offset, length }, Some(bytes))
+            }
+            Edit::Truncate { length } => (StateEdit::Truncate { length }, None),
+            Edit::Replace { content } => {
+                let length = content.as_ref().len() as u32;
+                (StateEdit::Replace { length }, Some(content))
+            }
+            Edit::Remove => (StateEdit::Replace { length: 0 }, None),
+        };
+        let is_removed = matches!(edit, StateEdit::Replace { length: 0 }) && bytes.is_none();
+        let notes = keys::notes(is_removed, &update.records);
+        self.edit(key, update.version, edit, bytes, notes)
+    }
+
+    fn edit(
+        &mut self,
+        key: ChunkKey,
+        version: Version,
+        edit: StateEdit,
+        bytes: Option<P>,
+        notes: Vec<u8>,
+    ) -> Result<(), Refused> {
+        let committed = self.store.chunk(key).and_then(|chunk| chunk.committed);
+        let base = committed.map(|state| state.version);
+        let stored = keys::stored(version);
+        let is_removed = keys::is_removed(&notes);
+        let (ticket, plans) = self.store.prepare(key, stored, base, edit, notes)?;
+        let editing = Editing {
+            version,
+            is_removed,
+            is_dropped: false,
+            next: None,
+        };
+        self.editing.insert(key, editing);
+        self.jobs.push_back(Job {
+            key,
+            ticket,
+            plans,
+            bytes,
+        });
+        Ok(())
+    }
+}
+
+impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
+    fn state(&self, chunk: ChunkId) -> ChunkState {
+        self.target.state(self.chain, chunk)
+    }
+
+    fn records(&self, chunk: ChunkId, version: Version) -> Records {
+        self.target.records(self.chain, chunk, version)
+    }
+
+    fn prepare(&mut self, update: &Update<P>) -> Result<(), ChainRefusal> {
+        let key = keys::key(self.chain, update.chunk);
+        let target = &mut *self.target;
+        if target.own.contains(&key) {
+            return Err(ChainRefusal::Busy);
+        }
+        let builds_on_base = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
+        if builds_on_base && target.store.usage().free_blocks < RESERVED_BLOCKS {
+            return Err(ChainRefusal::Full);
+        }
+        if let Some(editing) = target.editing.get_mut(&key) {
+            editing.is_dropped = true;
+            editing.next = Some(update.clone());
+            return Ok(());
+        }
+        let pending = target.store.chunk(key).and_then(|chunk| chunk.pending);
+        if let Some(version) = pending.map(|pending| pending.version) {
+            target.store.discard(key, version).map_err(refusal)?;
+        }
+        target.begin(key, update.clone()).map_err(refusal)
+    }
+
+    fn commit(&mut self, chunk: ChunkId, version: Version) {
+        let key = keys::key(self.chain, chunk);
+        let done = self.target.store.commit(key, keys::stored(version));
+        // A store that has failed commits nothing, and its service ends.
+        debug_assert!(matches!(done, Ok(()) | Err(Refused::Failed)), "{done:?}");
+    }
+
+    fn discard(&mut self, chunk: ChunkId, version: Version) {
+        let key = keys::key(self.chain, chunk);
+        match self.target.editing.get_mut(&key) {
+            Some(editing) => editing.is_dropped = true,
+            None => {
+                self.target.store.discard(key, keys::stored(version)).ok();
+            }
+        }
+    }
+
+    fn forget(&mut self, chunk: ChunkId) {
+        let key = keys::key(self.chain, chunk);
+        let committed = self
+            .target
+            .store
+            .chunk(key)
+            .and_then(|chunk| chunk.committed);
+        let Some(StateVersion(version)) = committed.map(|state| state.version) else {
+            return;
+        };
+        let end = keys::version(StateVersion(version + 1));
+        // Without room it stays, and costs some hundred bytes.
+        let edited = self
+            .target
+            .edit(key, end, StateEdit::Remove, None, Vec::new());
+        if edited.is_ok() {
+            self.target.own.insert(key);
+        }
+    }
+
+    fn repair(&mut self, chunk: ChunkId, version: Version, content: Option<P>) {
+        let key = keys::key(self.chain, chunk);
+        let notes = self
+            .target
+            .store
+            .chunk(key)
+            .and_then(|chunk| chunk.committed);
+        let notes = notes.map_or_else(Vec::new, |state| state.notes.to_vec());
+        let length = content
+            .as_ref()
+            .map_or(0, |content| content.as_ref().len() as u32);
+        let edit = StateEdit::Replace { length };
+        if self.target.edit(key, version, edit, content, notes).is_ok() {
+            self.target.own.insert(key);
+        }
+    }
+
+    fn versions(&self, after: Option<ChunkId>, limit: usize) -> Vec<(ChunkId, Version)> {
+        self.target.versions(self.chain, after, limit)
+    }
+}
+
+/// What a chain makes of a refusal of its store.
+fn refusal(refused: Refused) -> ChainRefusal {
+    match refused {
+        Refused::Full => ChainRefusal::Full,
+        Refused::Damaged(_) => ChainRefusal::Damaged,
+        Refused::Failed
+        | Refused::Base(_)
+        | Refused::NotNewer(_)
+        | Refused::Pending(_)
+        | Refused::Preparing
+        | Refused::Absent(_)
+        | Refused::NotDurable
+        | Refused::TooLong
+        | Refused::LongNotes
+        | Refused::Busy
+        | Refused::Unknown => ChainRefusal::Busy,
+    }
+}
