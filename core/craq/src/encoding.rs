@@ -12,6 +12,8 @@ use crate::table::{ChunkId, SessionId, Version};
 pub const HEADER_BYTES: usize = 128;
 /// The longest chunk.
 pub const MOST_CHUNK_BYTES: u32 = 4 << 20;
+/// A file has fewer chunks: 4 EiB of them.
+pub const MOST_CHUNKS: u64 = 1 << 40;
 /// Versions that one frame lists.
 pub const MOST_VERSIONS: usize = 1024;
 /// Version of the frames.
@@ -147,6 +149,9 @@ impl FrameHeader {
         }
         if fields.list_bytes as usize > MOST_VERSIONS * VERSION_BYTES {
             return Err(Error::Field("list"));
+        }
+        if fields.chunk[1] >= MOST_CHUNKS {
+            return Err(Error::Field("chunk"));
         }
         if fields.chunk_bytes > MOST_CHUNK_BYTES {
             return Err(Error::Field("payload"));
@@ -526,9 +531,11 @@ fn versions(list: &[u8]) -> Result<Vec<(ChunkId, Version)>, Error> {
         };
         (chunk, version([reader.u64(), reader.u64()]))
     };
+    let versions: Vec<_> = versions.iter().map(one).collect();
+    let are_chunks = versions.iter().all(|(chunk, _)| chunk.index < MOST_CHUNKS);
     match rest {
-        [] => Ok(versions.iter().map(one).collect()),
-        [_, ..] => Err(Error::Field("versions")),
+        [] if are_chunks => Ok(versions),
+        _ => Err(Error::Field("versions")),
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
-use craq::encoding::{self, ChainFrame, FrameHeader, HEADER_BYTES, MOST_CHUNK_BYTES};
+use craq::encoding::{self, ChainFrame, FrameHeader, HEADER_BYTES, MOST_CHUNK_BYTES, MOST_CHUNKS};
 use craq::{
     ChainRefusal, ChainRequest, ChunkId, ChunkWrite, Edit, Message, Record, Records, Reply,
     SessionId, Update, Version,
@@ -20,7 +20,7 @@ fn length(bytes: &Bytes) -> u32 {
 fn chunk(rng: &mut Rng) -> ChunkId {
     ChunkId {
         file: damage::number(rng),
-        index: damage::number(rng),
+        index: damage::number(rng) % MOST_CHUNKS,
     }
 }
 

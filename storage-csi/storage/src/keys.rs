@@ -3,7 +3,7 @@
 use chunk_store::{ChunkKey, StateVersion};
 use craq::{ChunkId, Records, Version, encoding};
 
-/// Bits of a piece's place in a file, and of a file's number behind which the chain's is.
+/// Bits of a piece's place in a file, which frames keep below [`encoding::MOST_CHUNKS`], and of a file's number behind which the chain's is.
 const INDEX_BITS: u32 = 40;
 const FILE_BITS: u32 = 64;
 
