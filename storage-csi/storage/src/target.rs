@@ -18,7 +18,7 @@ const RESERVED_BLOCKS: usize = 1024;
 
 /// Blocks that have to be written.
 #[derive(Debug)]
-pub struct Job<P> {
+pub struct WriteJob<P> {
     key: ChunkKey,
     ticket: PrepareTicket,
     /// What each block holds.
@@ -40,7 +40,7 @@ pub enum Told {
 
 /// About which content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct TargetEvent {
     pub chain: u32,
     pub chunk: ChunkId,
     pub version: Version,
@@ -62,11 +62,11 @@ struct Editing<P> {
 #[derive(Debug)]
 pub struct Target<P> {
     store: ChunkStore,
-    jobs: VecDeque<Job<P>>,
+    jobs: VecDeque<WriteJob<P>>,
     editing: BTreeMap<ChunkKey, Editing<P>>,
     /// Contents that the target commits by itself: repaired ones, and the ends of removed ones.
     own: BTreeSet<ChunkKey>,
-    events: VecDeque<Event>,
+    events: VecDeque<TargetEvent>,
 }
 
 /// The chunks of one chain.
@@ -143,7 +143,7 @@ impl<P> Target<P> {
     }
 
     /// The next blocks to write.
-    pub fn take_job(&mut self) -> Option<Job<P>> {
+    pub fn take_job(&mut self) -> Option<WriteJob<P>> {
         self.jobs.pop_front()
     }
 
@@ -153,7 +153,7 @@ impl<P> Target<P> {
     }
 
     /// What the chains have to be told.
-    pub fn take_event(&mut self) -> Option<Event> {
+    pub fn take_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
 
@@ -221,7 +221,7 @@ impl<P> Target<P> {
 
     fn tell(&mut self, key: ChunkKey, version: Version, told: Told) {
         let (chain, chunk) = keys::chunk(key);
-        self.events.push_back(Event {
+        self.events.push_back(TargetEvent {
             chain,
             chunk,
             version,
@@ -232,8 +232,12 @@ impl<P> Target<P> {
 
 impl<P: AsRef<[u8]>> Target<P> {
     /// A job is done: the checksums of its blocks, or the old block that is bad.
-    pub fn done(&mut self, job: Job<P>, result: Result<&[u32], BadBlock>) -> Result<(), Refused> {
-        let Job { key, ticket, .. } = job;
+    pub fn done(
+        &mut self,
+        job: WriteJob<P>,
+        result: Result<&[u32], BadBlock>,
+    ) -> Result<(), Refused> {
+        let WriteJob { key, ticket, .. } = job;
         let editing = self.editing.remove(&key).ok_or(Refused::Unknown)?;
         match result {
             Ok(checksums) if !editing.is_dropped => self.store.written(ticket, checksums)?,
@@ -315,7 +319,7 @@ impl<P: AsRef<[u8]>> Target<P> {
             next: None,
         };
         self.editing.insert(key, editing);
-        self.jobs.push_back(Job {
+        self.jobs.push_back(WriteJob {
             key,
             ticket,
             plans,

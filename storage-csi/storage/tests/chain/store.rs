@@ -8,7 +8,7 @@ use chunk_store::{
 };
 use craq::{ChainRefusal, ChunkId, ChunkState, Chunks, Edit, Records, Update, Version};
 use sim::{Disk, Rng};
-use storage::target::{Job, Target, Told};
+use storage::target::{Target, Told, WriteJob};
 
 const FILE: u32 = 0;
 const SECTOR: usize = 512;
@@ -111,7 +111,7 @@ impl Store {
         durable
     }
 
-    fn write(&mut self, job: &Job<Vec<u8>>) -> Result<Vec<u32>, BadBlock> {
+    fn write(&mut self, job: &WriteJob<Vec<u8>>) -> Result<Vec<u32>, BadBlock> {
         let new = job.bytes.as_deref().unwrap_or_default();
         let mut sums = Vec::new();
         for plan in &job.plans {
