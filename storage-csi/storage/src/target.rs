@@ -2,6 +2,7 @@
 //! written for it. Reads and writes nothing: a shell carries out the jobs and the batches, and hands back what came.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use chunk_store::{
     BadBlock, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket, Refused,
@@ -15,6 +16,9 @@ use crate::keys;
 
 /// Blocks that only whole contents may use, so that a member can catch up on a full disk: 16 chunks of 64.
 const RESERVED_BLOCKS: usize = 1024;
+
+/// In the version of a store's removal, so that it is none of the chain's.
+const END: u128 = 1 << 63;
 
 /// Blocks that have to be written.
 #[derive(Debug)]
@@ -160,18 +164,12 @@ impl<P> Target<P> {
     /// A chunk of a chain.
     pub fn state(&self, chain: u32, chunk: ChunkId) -> ChunkState {
         let key = keys::key(chain, chunk);
-        let Some(view) = self.store.chunk(key) else {
-            return ChunkState::default();
-        };
         let is_own = self.own.contains(&key);
-        let committed = view.committed;
-        if is_own && committed.is_some_and(|state| keys::is_removed(state.notes)) {
-            // It is being forgotten.
-            return ChunkState::default();
-        }
+        let view = self.store.chunk(key);
+        let committed = view.and_then(|view| view.committed);
         let editing = self.editing.get(&key);
         let editing = editing.filter(|editing| !editing.is_dropped && !is_own);
-        let pending = view.pending.filter(|_| !is_own);
+        let pending = view.and_then(|view| view.pending).filter(|_| !is_own);
         ChunkState {
             committed: committed.map_or(Version::NONE, |state| keys::version(state.version)),
             is_removed: committed.is_some_and(|state| keys::is_removed(state.notes)),
@@ -210,13 +208,22 @@ impl<P> Target<P> {
         limit: usize,
     ) -> Vec<(ChunkId, Version)> {
         let first = keys::before(chain, after);
-        let views = self.store.versions(first, usize::MAX);
-        let of_chain = views
-            .map(|view| keys::chunk(view.id))
-            .take_while(|(of, _)| *of == chain);
-        let newest = of_chain.map(|(_, chunk)| (chunk, self.state(chain, chunk).newest()));
-        let there = newest.filter(|(_, version)| *version != Version::NONE);
-        there.take(limit).collect()
+        let stored = self.store.versions(first, usize::MAX);
+        let stored = stored.map(|view| view.id);
+        let of_chain = |key: &ChunkKey| keys::chunk(*key).0 == chain;
+        // A chunk that is written for the first time is in the store when that is done.
+        let behind = first.map_or(Bound::Unbounded, Bound::Excluded);
+        let written = self.editing.range((behind, Bound::Unbounded));
+        let written = written.map(|(key, _)| *key).take_while(of_chain);
+        let newest = |key: ChunkKey| {
+            let (_, chunk) = keys::chunk(key);
+            let version = self.state(chain, chunk).newest();
+            (version != Version::NONE).then_some((chunk, version))
+        };
+        let stored = stored.take_while(of_chain).filter_map(newest).take(limit);
+        let mut all: BTreeMap<ChunkId, Version> = stored.collect();
+        all.extend(written.filter_map(newest));
+        all.into_iter().take(limit).collect()
     }
 
     fn tell(&mut self, key: ChunkKey, version: Version, told: Told) {
@@ -341,9 +348,8 @@ impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
     fn prepare(&mut self, update: &Update<P>) -> Result<(), ChainRefusal> {
         let key = keys::key(self.chain, update.chunk);
         let target = &mut *self.target;
-        if target.own.contains(&key) {
-            return Err(ChainRefusal::Busy);
-        }
+        // What the chain wants comes before what the target does by itself.
+        target.own.remove(&key);
         let builds_on_base = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
         if builds_on_base && target.store.usage().free_blocks < RESERVED_BLOCKS {
             return Err(ChainRefusal::Full);
@@ -387,7 +393,7 @@ impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
         let Some(StateVersion(version)) = committed.map(|state| state.version) else {
             return;
         };
-        let end = keys::version(StateVersion(version + 1));
+        let end = keys::version(StateVersion(version | END));
         // Without room it stays, and costs some hundred bytes.
         let edited = self
             .target

@@ -151,8 +151,11 @@ impl Store {
         self.changes.set(1);
     }
 
-    /// Committed contents that a lost sector could damage.
+    /// Committed contents that a lost sector could damage, and whose commits are on the disk: see craq.md.
     pub(crate) fn bytes_that_can_rot(&self) -> Vec<(ChunkId, Version)> {
+        if self.unflushed() > 0 {
+            return Vec::new();
+        }
         let all = self.target.borrow().versions(CHAIN, None, usize::MAX);
         let chunks = all.into_iter().map(|(chunk, _)| (chunk, self.state(chunk)));
         let with_bytes = chunks.filter(|(chunk, state)| {
