@@ -194,3 +194,21 @@ fn a_member_is_done_when_its_own_disk_is() {
     let durable = Input::Durable { chunk, version };
     assert_eq!(middle.input(durable), [send(ABOVE, done)]);
 }
+
+/// CRAQ-2
+#[test]
+fn what_could_not_be_written_is_listed_all_the_same() {
+    let mut middle = Middle::complete();
+    middle.commit(1, Version::NONE);
+    middle.update(2, version(1));
+    middle.store.lose(CHUNK);
+    let (chunk, version) = (CHUNK, version(2));
+    middle.input(Input::Lost { chunk, version });
+    let listed = Message::Versions {
+        after: None,
+        versions: vec![(chunk, version)],
+        is_last: true,
+    };
+    let list = Message::List { after: None };
+    assert_eq!(middle.hear(ABOVE, list), [send(ABOVE, listed)]);
+}
