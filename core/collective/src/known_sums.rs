@@ -205,8 +205,11 @@ mod tests {
             again: 0,
         };
         assert_eq!(part.compare(3), Err(wrong));
-        let said = wrong.to_string();
-        assert!(said.ends_with("then wrong 0 of 3 times"), "{said}");
+        let got = expected ^ 2;
+        let detail = format!(
+            "sum of core 3 at offset {offset:#x}: expected {expected:#010x}, got {got:#010x}, then wrong 0 of 3 times"
+        );
+        assert_eq!(wrong.to_string(), detail);
     }
 
     #[test]

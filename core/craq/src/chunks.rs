@@ -1,5 +1,5 @@
 //! What a member needs of the store of its target. The store decides where bytes lie; when they are durable, the member
-//! is told by `Input::Durable` and `Input::Discarded`.
+//! gets `Input::Durable` and `Input::Discarded`; what cannot be written is `Input::Lost`.
 
 use crate::message::{ChainRefusal, Update};
 use crate::records::Records;

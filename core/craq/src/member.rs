@@ -73,7 +73,7 @@ pub enum Effect<P> {
     },
     /// Answers a client without bytes.
     Answer { client: u64, reply: Reply },
-    /// A member broke the protocol: the chain stops here, and somebody has to look.
+    /// The member cannot go on: the chain stops here, and somebody has to look.
     Broken { chunk: ChunkId, why: &'static str },
 }
 
@@ -87,7 +87,7 @@ pub struct ChainMember<P> {
     /// Updates that it started as the head of this version of the chain.
     pub(crate) updates: u64,
     /// The latest update that was refused here at this version of the chain. One that is not later and not here stays
-    /// out: its refusal may have been told, and what comes is a copy of it that was sent before.
+    /// out: its refusal may have been sent, and what comes is a copy of it that was sent before.
     pub(crate) refused: Version,
     /// Chunks with a content that is not committed here.
     pub(crate) dirty: BTreeMap<ChunkId, Dirty<P>>,
@@ -246,9 +246,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             .retain(|session, _| sessions.contains(session));
         if new > old {
             (self.member.updates, self.member.refused) = (0, Version::NONE);
-            if self.member.is_complete && !is_here {
-                self.member.is_complete = false;
-            }
+            self.member.is_complete &= is_here;
             self.leave_head();
             let mut others = self.member.table.members.clone();
             others.retain(|place| *place != self.member.me);

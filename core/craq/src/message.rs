@@ -18,7 +18,8 @@ pub enum Edit<P> {
 
 impl<P> Edit<P> {
     /// Whether the content before matters.
-    pub(crate) const fn builds_on_base(&self) -> bool {
+    #[must_use]
+    pub const fn builds_on_base(&self) -> bool {
         match self {
             Self::Write { .. } | Self::Truncate { .. } => true,
             Self::Remove | Self::Replace { .. } => false,
@@ -51,7 +52,7 @@ pub struct ChunkWrite<P> {
     pub edit: Edit<P>,
 }
 
-/// What a write or a read that was not served is told. A read that is served gets its bytes from the shell.
+/// What a write, or a read that was not served, is answered. A read that is served gets its bytes from the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Every member has the write on its disk.

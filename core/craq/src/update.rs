@@ -58,16 +58,27 @@ impl Load {
 impl<P> Dirty<P> {
     pub(crate) fn new(update: Update<P>, client: Option<u64>, is_done_below: bool) -> Self {
         Self {
-            version: update.version,
             base: update.base,
             edit: Some(update.edit),
-            records: update.records,
+            is_done_below,
+            client,
+            ..Self::of(update.version, update.records)
+        }
+    }
+
+    /// A content of which nothing else is known.
+    fn of(version: Version, records: Records) -> Self {
+        Self {
+            version,
+            base: Version::NONE,
+            edit: None,
+            records,
             is_durable: false,
             is_lost: false,
-            is_done_below,
+            is_done_below: false,
             needs_all: false,
             refusal: None,
-            client,
+            client: None,
             readers: Vec::new(),
             fetchers: Vec::new(),
             next: None,
@@ -87,19 +98,9 @@ impl<P> Dirty<P> {
             for (chunk, _) in page {
                 if let Some(pending) = store.state(chunk).pending {
                     let dirty = Self {
-                        version: pending.version,
-                        base: Version::NONE,
-                        edit: None,
-                        records: store.records(chunk, pending.version),
                         is_durable: true,
-                        is_lost: false,
-                        is_done_below: false,
                         needs_all: true,
-                        refusal: None,
-                        client: None,
-                        readers: Vec::new(),
-                        fetchers: Vec::new(),
-                        next: None,
+                        ..Self::of(pending.version, store.records(chunk, pending.version))
                     };
                     all.insert(chunk, dirty);
                 }
@@ -156,7 +157,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
-    /// What those above are told holds from then on.
+    /// What is sent to those above holds from then on.
     fn say_refused(&mut self, to: TargetId, chunk: ChunkId, version: Version, why: ChainRefusal) {
         self.member.refused = self.member.refused.max(version);
         let message = Message::Refused {
@@ -339,10 +340,18 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             self.refuse(client, ChainRefusal::Damaged);
         }
         self.ask_for(chunk);
-        for reader in dirty.readers {
+        self.look_again(chunk, dirty);
+    }
+
+    /// Who waited for a content that is not here any more gets what is.
+    fn look_again(&mut self, chunk: ChunkId, gone: Dirty<P>) {
+        for reader in gone.readers {
             self.read(reader, chunk);
         }
-        for (to, version) in dirty.fetchers {
+        let load = self.member.loads.remove(&(chunk, gone.version));
+        let loaded_for = load.into_iter().flat_map(Load::into_fetchers);
+        let newest = loaded_for.map(|to| (to, None));
+        for (to, version) in gone.fetchers.into_iter().chain(newest) {
             self.fetch(to, chunk, version);
         }
         self.next(chunk);
@@ -402,7 +411,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         }
     }
 
-    /// A member below has no room. Nothing may be left of it here when those above are told: they tell the client.
+    /// A member below has no room. Nothing may be left of it here when those above know: they answer the client.
     pub(crate) fn refused(&mut self, chunk: ChunkId, version: Version, why: ChainRefusal) {
         let dirty = self.member.dirty.get_mut(&chunk);
         let Some(dirty) = dirty.filter(|dirty| dirty.version == version) else {
@@ -434,16 +443,7 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
         if let Some(client) = dirty.client {
             self.refuse(client, why);
         }
-        for reader in dirty.readers {
-            self.read(reader, chunk);
-        }
-        let load = self.member.loads.remove(&(chunk, version));
-        let loaded_for = load.into_iter().flat_map(Load::into_fetchers);
-        let newest = loaded_for.map(|to| (to, None));
-        for (to, version) in dirty.fetchers.into_iter().chain(newest) {
-            self.fetch(to, chunk, version);
-        }
-        self.next(chunk);
+        self.look_again(chunk, dirty);
     }
 
     /// A tail commits what is durable: nobody below has to.

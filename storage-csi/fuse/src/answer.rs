@@ -48,7 +48,7 @@ pub enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The header and fixed fields; what the caller lends is not copied.
+    /// The header and fixed fields; the caller's data is not copied.
     pub(crate) fn encode(&self, unique: Unique) -> Encoded<'a> {
         let mut head = Vec::with_capacity(ANSWER_HEADER_BYTES + ENTRY_BYTES + ATTRIBUTES_BYTES);
         let error = if let Self::Error(errno) = self {
@@ -87,8 +87,8 @@ impl<'a> Answer<'a> {
             }
             Self::FileSystemStatus(status) => status.put(&mut head),
             Self::Offset(offset) => head.put_u64(*offset),
-            Self::Data(lent) => data = lent,
-            Self::Pieces(lent) => pieces = lent,
+            Self::Data(borrowed) => data = borrowed,
+            Self::Pieces(borrowed) => pieces = borrowed,
         }
         let pieces_bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
         let length = head.len() + data.len() + pieces_bytes;
@@ -97,7 +97,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// For errors: without what it lends, which may be long and a user's.
+/// For errors: without its data, which may be long and a user's.
 impl fmt::Display for Answer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

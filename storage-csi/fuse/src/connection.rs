@@ -31,7 +31,7 @@ pub enum Error {
     Answer {
         /// Of the request.
         unique: Unique,
-        /// The answer, without what it lends.
+        /// The answer, without its data.
         answer: String,
         /// What the kernel said.
         source: Errno,

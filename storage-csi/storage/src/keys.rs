@@ -8,7 +8,8 @@ const INDEX_BITS: u32 = 40;
 const FILE_BITS: u32 = 64;
 
 /// A chunk is named by its chain first: a chain's chunks are neighbours.
-pub(crate) fn key(chain: u32, chunk: ChunkId) -> ChunkKey {
+#[must_use]
+pub fn key(chain: u32, chunk: ChunkId) -> ChunkKey {
     let file = u128::from(chunk.file) << INDEX_BITS;
     ChunkKey(first_key(chain) | file | u128::from(chunk.index))
 }
@@ -36,7 +37,9 @@ pub(crate) fn chunk(key: ChunkKey) -> (u32, ChunkId) {
     ((key.0 >> (INDEX_BITS + FILE_BITS)) as u32, chunk)
 }
 
-pub(crate) fn stored(version: Version) -> StateVersion {
+/// What the store calls a version.
+#[must_use]
+pub fn stored(version: Version) -> StateVersion {
     StateVersion(u128::from(version.chain) << 64 | u128::from(version.update))
 }
 

@@ -1,5 +1,5 @@
 //! The storage service: targets, which hold the chunks of the chains that they are members of. Which contents there are
 //! is decided by `craq`, where they lie by `chunk_store`.
 
-mod keys;
+pub mod keys;
 pub mod target;

@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use chunk_store::{
     BadBlock, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket, Refused,
-    StateEdit, StateVersion,
+    StateEdit, StateVersion, StateView,
 };
 use craq::{
     ChainRefusal, ChunkId, ChunkState, Chunks, Edit, PendingContent, Records, Update, Version,
@@ -31,9 +31,9 @@ pub struct WriteJob<P> {
     pub bytes: Option<P>,
 }
 
-/// What a chain is told.
+/// What became of an edit: an input of its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum EditOutcome {
     /// `Input::Durable`.
     Durable,
     /// `Input::Discarded`.
@@ -42,13 +42,13 @@ pub enum Told {
     Lost,
 }
 
-/// About which content.
+/// What became of the edit of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetEvent {
     pub chain: u32,
     pub chunk: ChunkId,
     pub version: Version,
-    pub told: Told,
+    pub outcome: EditOutcome,
 }
 
 /// An edit whose blocks are being written.
@@ -127,23 +127,11 @@ impl<P> Target<P> {
         &mut self.store
     }
 
-    /// What the store calls a chunk of a chain.
-    #[must_use]
-    pub fn key(chain: u32, chunk: ChunkId) -> ChunkKey {
-        keys::key(chain, chunk)
-    }
-
-    /// What the store calls a version.
-    #[must_use]
-    pub fn stored(version: Version) -> StateVersion {
-        keys::stored(version)
-    }
-
     /// Bytes of a committed content, if there is one.
     #[must_use]
     pub fn length(&self, chain: u32, chunk: ChunkId) -> Option<u32> {
-        let view = self.store.chunk(keys::key(chain, chunk))?;
-        view.committed.map(|state| state.length)
+        let committed = self.committed(keys::key(chain, chunk));
+        committed.map(|state| state.length)
     }
 
     /// The next blocks to write.
@@ -156,7 +144,7 @@ impl<P> Target<P> {
         self.store.take_batch()
     }
 
-    /// What the chains have to be told.
+    /// The next input of a chain.
     pub fn take_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
     }
@@ -226,13 +214,17 @@ impl<P> Target<P> {
         all.into_iter().take(limit).collect()
     }
 
-    fn tell(&mut self, key: ChunkKey, version: Version, told: Told) {
+    fn committed(&self, key: ChunkKey) -> Option<StateView<'_>> {
+        self.store.chunk(key)?.committed
+    }
+
+    fn report(&mut self, key: ChunkKey, version: Version, outcome: EditOutcome) {
         let (chain, chunk) = keys::chunk(key);
         self.events.push_back(TargetEvent {
             chain,
             chunk,
             version,
-            told,
+            outcome,
         });
     }
 }
@@ -248,24 +240,22 @@ impl<P: AsRef<[u8]>> Target<P> {
         let editing = self.editing.remove(&key).ok_or(Refused::Unknown)?;
         match result {
             Ok(checksums) if !editing.is_dropped => self.store.written(ticket, checksums)?,
-            Ok(_) => {
+            Ok(_) | Err(_) => {
+                if let Err(bad) = result {
+                    self.store.mark_damaged(key, bad.at)?;
+                }
                 self.store.abandon(ticket)?;
-                self.tell(key, editing.version, Told::Discarded);
-            }
-            Err(bad) => {
-                self.store.mark_damaged(key, bad.at)?;
-                self.store.abandon(ticket)?;
-                let told = match editing.is_dropped {
-                    true => Told::Discarded,
-                    false => Told::Lost,
+                let outcome = match editing.is_dropped {
+                    true => EditOutcome::Discarded,
+                    false => EditOutcome::Lost,
                 };
-                self.tell(key, editing.version, told);
+                self.report(key, editing.version, outcome);
             }
         }
         if let Some(next) = editing.next {
             let version = next.version;
             if self.begin(key, next).is_err() {
-                self.tell(key, version, Told::Lost);
+                self.report(key, version, EditOutcome::Lost);
             }
         }
         Ok(())
@@ -279,8 +269,8 @@ impl<P: AsRef<[u8]>> Target<P> {
                 Change::Prepared(_) if self.own.remove(&durable.id) => {
                     self.store.commit(durable.id, durable.version)?;
                 }
-                Change::Prepared(_) => self.tell(durable.id, version, Told::Durable),
-                Change::Discarded => self.tell(durable.id, version, Told::Discarded),
+                Change::Prepared(_) => self.report(durable.id, version, EditOutcome::Durable),
+                Change::Discarded => self.report(durable.id, version, EditOutcome::Discarded),
                 Change::Committed => {}
             }
         }
@@ -314,8 +304,7 @@ impl<P: AsRef<[u8]>> Target<P> {
         bytes: Option<P>,
         notes: Vec<u8>,
     ) -> Result<(), Refused> {
-        let committed = self.store.chunk(key).and_then(|chunk| chunk.committed);
-        let base = committed.map(|state| state.version);
+        let base = self.committed(key).map(|state| state.version);
         let stored = keys::stored(version);
         let is_removed = keys::is_removed(&notes);
         let (ticket, plans) = self.store.prepare(key, stored, base, edit, notes)?;
@@ -350,8 +339,7 @@ impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
         let target = &mut *self.target;
         // What the chain wants comes before what the target does by itself.
         target.own.remove(&key);
-        let builds_on_base = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
-        if builds_on_base && target.store.usage().free_blocks < RESERVED_BLOCKS {
+        if update.edit.builds_on_base() && target.store.usage().free_blocks < RESERVED_BLOCKS {
             return Err(ChainRefusal::Full);
         }
         if let Some(editing) = target.editing.get_mut(&key) {
@@ -385,11 +373,7 @@ impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
 
     fn forget(&mut self, chunk: ChunkId) {
         let key = keys::key(self.chain, chunk);
-        let committed = self
-            .target
-            .store
-            .chunk(key)
-            .and_then(|chunk| chunk.committed);
+        let committed = self.target.committed(key);
         let Some(StateVersion(version)) = committed.map(|state| state.version) else {
             return;
         };
@@ -405,12 +389,8 @@ impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
 
     fn repair(&mut self, chunk: ChunkId, version: Version, content: Option<P>) {
         let key = keys::key(self.chain, chunk);
-        let notes = self
-            .target
-            .store
-            .chunk(key)
-            .and_then(|chunk| chunk.committed);
-        let notes = notes.map_or_else(Vec::new, |state| state.notes.to_vec());
+        let committed = self.target.committed(key);
+        let notes = committed.map_or_else(Vec::new, |state| state.notes.to_vec());
         let length = content
             .as_ref()
             .map_or(0, |content| content.as_ref().len() as u32);

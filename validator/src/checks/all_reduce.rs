@@ -98,12 +98,12 @@ mod tests {
     const BYTES: u64 = 256 << 10;
 
     /// What a flipped bit of a buffer is reported as, without the numbers behind the colon.
-    fn found(buffer: u64, offset: u64) -> (String, String) {
+    fn found(buffer: u64, offset: u64, bit: u32) -> (String, String) {
         let context = CheckContext {
             memory_bytes: BYTES * BUFFERS as u64,
             fault: Some(BitFlip {
                 at: buffer * BYTES + offset,
-                bit: 0,
+                bit,
             }),
             ..small(Path::new("/"))
         };
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_of_an_input_is_found_and_its_rank_named() {
-        let (device, detail) = found(5, 0x44);
+        let (device, detail) = found(5, 0x44, 0);
         assert!(device.starts_with("numa "), "{device}");
         assert_eq!(detail, "input of rank 5 at offset 0x44");
     }
@@ -122,7 +122,7 @@ mod tests {
     fn a_flipped_bit_of_the_result_is_found_and_its_core_named() {
         let nodes = machine::numa(Path::new(SYSTEM), &machine::cores().unwrap());
         let core = nodes[0].cores[0];
-        let (_, detail) = found(RANKS as u64, 0x44);
+        let (_, detail) = found(RANKS as u64, 0x40, 33);
         assert_eq!(detail, format!("sum of core {core} at offset 0x44"));
     }
 

@@ -45,7 +45,7 @@ impl Middle {
     /// It has caught up with an empty chain.
     fn complete() -> Self {
         let mut middle = Self::new();
-        middle.hear(
+        middle.receive(
             BELOW,
             Message::Versions {
                 after: None,
@@ -63,7 +63,7 @@ impl Middle {
         effects
     }
 
-    fn hear(&mut self, from: TargetId, message: Message<Vec<u8>>) -> Vec<Effect<Vec<u8>>> {
+    fn receive(&mut self, from: TargetId, message: Message<Vec<u8>>) -> Vec<Effect<Vec<u8>>> {
         self.input(Input::Message {
             from,
             version: 1,
@@ -77,7 +77,7 @@ impl Middle {
             offset: 0,
             bytes: vec![update as u8],
         };
-        self.hear(
+        self.receive(
             ABOVE,
             Message::Update(Update {
                 chunk: CHUNK,
@@ -93,7 +93,7 @@ impl Middle {
         let (chunk, version) = (CHUNK, version(update));
         self.update(update, base);
         self.input(Input::Durable { chunk, version });
-        self.hear(BELOW, Message::Done { chunk, version });
+        self.receive(BELOW, Message::Done { chunk, version });
     }
 }
 
@@ -158,7 +158,10 @@ fn a_damaged_content_is_repaired_with_that_version_and_no_newer_one() {
         chunk,
         version: Some(version),
     };
-    assert_eq!(middle.hear(BELOW, fetch), [Effect::Load { chunk, version }]);
+    assert_eq!(
+        middle.receive(BELOW, fetch),
+        [Effect::Load { chunk, version }]
+    );
 }
 
 /// CRAQ-6
@@ -179,7 +182,7 @@ fn what_cannot_be_written_is_asked_for_and_prepared_whole() {
         edit: Edit::Replace { content: vec![1] },
         records: Records::default(),
     });
-    assert_eq!(middle.hear(ABOVE, whole), []);
+    assert_eq!(middle.receive(ABOVE, whole), []);
     assert_eq!(middle.store.read(chunk, version), Some(vec![1]));
 }
 
@@ -190,7 +193,7 @@ fn a_member_is_done_when_its_own_disk_is() {
     middle.update(1, Version::NONE);
     let (chunk, version) = (CHUNK, version(1));
     let done = Message::Done { chunk, version };
-    assert_eq!(middle.hear(BELOW, done.clone()), []);
+    assert_eq!(middle.receive(BELOW, done.clone()), []);
     let durable = Input::Durable { chunk, version };
     assert_eq!(middle.input(durable), [send(ABOVE, done)]);
 }
@@ -210,5 +213,5 @@ fn what_could_not_be_written_is_listed_all_the_same() {
         is_last: true,
     };
     let list = Message::List { after: None };
-    assert_eq!(middle.hear(ABOVE, list), [send(ABOVE, listed)]);
+    assert_eq!(middle.receive(ABOVE, list), [send(ABOVE, listed)]);
 }

@@ -201,7 +201,7 @@ impl Chunks<Vec<u8>> for Store {
     }
 
     fn prepare(&mut self, update: &Update<Vec<u8>>) -> Result<(), ChainRefusal> {
-        if self.is_full && matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. }) {
+        if self.is_full && update.edit.builds_on_base() {
             return Err(ChainRefusal::Full);
         }
         let committed = self
@@ -235,11 +235,11 @@ impl Chunks<Vec<u8>> for Store {
             Edit::Replace { content } => Some(content.clone()),
         };
         assert!(
-            !state.is_damaged || matches!(update.edit, Edit::Remove | Edit::Replace { .. }),
+            !state.is_damaged || !update.edit.builds_on_base(),
             "{update:?} builds on damage"
         );
         self.forget_lost(update.chunk);
-        let builds_on_base = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
+        let builds_on_base = update.edit.builds_on_base();
         if builds_on_base && self.is_rotten(update.chunk) {
             let lost = Durable::Lost(update.chunk, update.version);
             self.change(update.chunk, Some(lost), |_| ());

@@ -3,12 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use chunk_store::{
-    BadBlock, ChunkKey, Geometry, RecoveryStep, StoreRecovery, Superblock, Which, checksum,
-};
-use craq::{ChainRefusal, ChunkId, ChunkState, Chunks, Edit, Records, Update, Version};
+use chunk_store::{BadBlock, Geometry, RecoveryStep, StoreRecovery, Superblock, Which, checksum};
+use craq::{ChainRefusal, ChunkId, ChunkState, Chunks, Records, Update, Version};
 use sim::{Disk, Rng};
-use storage::target::{Target, Told, WriteJob};
+use storage::keys;
+use storage::target::{EditOutcome, Target, WriteJob};
 
 const FILE: u32 = 0;
 const SECTOR: usize = 512;
@@ -101,10 +100,10 @@ impl Store {
             did_something = true;
             assert_eq!(event.chain, CHAIN);
             let (chunk, version) = (event.chunk, event.version);
-            durable.push(match event.told {
-                Told::Durable => Durable::Prepared(chunk, version),
-                Told::Discarded => Durable::Discarded(chunk, version),
-                Told::Lost => Durable::Lost(chunk, version),
+            durable.push(match event.outcome {
+                EditOutcome::Durable => Durable::Prepared(chunk, version),
+                EditOutcome::Discarded => Durable::Discarded(chunk, version),
+                EditOutcome::Lost => Durable::Lost(chunk, version),
             });
         }
         self.changes.set(did_something.into());
@@ -168,12 +167,8 @@ impl Store {
     }
 
     fn has_bytes(&self, chunk: ChunkId) -> bool {
-        let view = self.view(chunk);
-        view.is_some_and(|length| length > 0)
-    }
-
-    fn view(&self, chunk: ChunkId) -> Option<u32> {
-        self.target.borrow().length(CHAIN, chunk)
+        let length = self.target.borrow().length(CHAIN, chunk);
+        length.is_some_and(|length| length > 0)
     }
 
     /// Whether this content outlives a loss of power.
@@ -191,7 +186,7 @@ impl Store {
     }
 
     fn places(&self, chunk: ChunkId) -> Vec<u64> {
-        let key = self.key(chunk);
+        let key = keys::key(CHAIN, chunk);
         let read = self
             .target
             .borrow_mut()
@@ -202,10 +197,6 @@ impl Store {
         };
         self.target.borrow_mut().store().end_read(guard).unwrap();
         plan.pieces.iter().filter_map(|piece| piece.at).collect()
-    }
-
-    fn key(&self, chunk: ChunkId) -> ChunkKey {
-        Target::<Vec<u8>>::key(CHAIN, chunk)
     }
 
     /// Whether committed bytes cannot be read, noticed or not.
@@ -223,7 +214,7 @@ impl Store {
     }
 
     fn read_quietly(&self, chunk: ChunkId, which: Which) -> Result<Vec<u8>, Option<u64>> {
-        let key = self.key(chunk);
+        let key = keys::key(CHAIN, chunk);
         let read = self
             .target
             .borrow_mut()
@@ -257,12 +248,12 @@ impl Store {
         }
         let which = match state.committed == version {
             true => Which::Committed,
-            false => Which::Pending(Target::<Vec<u8>>::stored(version)),
+            false => Which::Pending(keys::stored(version)),
         };
         match self.read_quietly(chunk, which) {
             Ok(bytes) => Some(bytes),
             Err(bad) => {
-                let key = self.key(chunk);
+                let key = keys::key(CHAIN, chunk);
                 if let Some(at) = bad {
                     self.target
                         .borrow_mut()
@@ -302,8 +293,7 @@ impl Chunks<Vec<u8>> for Store {
     }
 
     fn prepare(&mut self, update: &Update<Vec<u8>>) -> Result<(), ChainRefusal> {
-        let needs_room = matches!(update.edit, Edit::Write { .. } | Edit::Truncate { .. });
-        if self.is_full && needs_room {
+        if self.is_full && update.edit.builds_on_base() {
             return Err(ChainRefusal::Full);
         }
         self.changed();
