@@ -32,12 +32,12 @@ pub enum ChainOutcome<P> {
     /// The bytes that were read, and the version of the content that they are of.
     Bytes(Version, P),
     /// Nothing was done.
-    Failed(CallError),
+    Failed(ChainCallError),
 }
 
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
+pub enum ChainCallError {
     #[error("failed to write: a member of the chain has no room left")]
     Full,
     #[error("failed to write: the client's session has ended")]
@@ -201,7 +201,7 @@ impl<P: Clone> ChainClient<P> {
 
     fn begin(&mut self, name: u64, what: ChainCall<P>, effects: &mut Vec<ClientEffect<P>>) {
         if self.calls.len() >= MOST_CALLS {
-            let outcome = ChainOutcome::Failed(CallError::TooMany);
+            let outcome = ChainOutcome::Failed(ChainCallError::TooMany);
             return effects.push(ClientEffect::End {
                 call: name,
                 outcome,
@@ -233,11 +233,11 @@ impl<P: Clone> ChainClient<P> {
         let is_over = self.is_open && !self.table.sessions.contains(&self.session);
         match why {
             ChainRefusal::Full => {
-                let failed = ChainOutcome::Failed(CallError::Full);
+                let failed = ChainOutcome::Failed(ChainCallError::Full);
                 self.end(number, failed, effects);
             }
             ChainRefusal::NoSession if is_over => {
-                let failed = ChainOutcome::Failed(CallError::SessionEnded);
+                let failed = ChainOutcome::Failed(ChainCallError::SessionEnded);
                 self.end(number, failed, effects);
             }
             ChainRefusal::WrongVersion { .. }

@@ -15,7 +15,7 @@ mod table;
 mod update;
 
 pub use chunks::{ChunkState, Chunks, PendingContent};
-pub use client::{CallError, ChainCall, ChainClient, ChainOutcome, ClientEffect, ClientInput};
+pub use client::{ChainCall, ChainCallError, ChainClient, ChainOutcome, ClientEffect, ClientInput};
 pub use member::{ChainMember, Effect, Input, Reader};
 pub use message::{ChainRefusal, ChainRequest, ChunkWrite, Edit, Message, Reply, Update};
 pub use records::{MOST_RECORDS, Record, Records};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use craq::{
-    CallError, ChainCall, ChainClient, ChainOutcome, ChainRefusal, ChainRequest, ChunkId, Chunks,
-    ClientEffect, ClientInput, Edit, Input, Reply, SessionId, TargetId, Version,
+    ChainCall, ChainCallError, ChainClient, ChainOutcome, ChainRefusal, ChainRequest, ChunkId,
+    Chunks, ClientEffect, ClientInput, Edit, Input, Reply, SessionId, TargetId, Version,
 };
 use sim::{Simulation, To};
 
@@ -259,7 +259,7 @@ impl World {
                 self.calls[call].as_mut().unwrap().end = Some((end, Some(bytes)));
             }
             // CRAQ-5: it never happened, so nobody has to explain it.
-            ChainOutcome::Failed(CallError::Full) => self.calls[call] = None,
+            ChainOutcome::Failed(ChainCallError::Full) => self.calls[call] = None,
             ChainOutcome::Failed(error) => panic!("a call failed: {error}"),
         }
         self.ask_soon(client);
