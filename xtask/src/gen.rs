@@ -34,6 +34,9 @@ Rewrites the committed files that are made from code:
 /// Programs that own generated files: package and binary. Each takes `--check`.
 const GENERATORS: [(&str, &str); 1] = [("crds", "crdgen")];
 
+/// Packages with code that is made from .proto files.
+const PROTOCOLS: [&str; 3] = ["device-plugin", "kv", "storage-rpc"];
+
 /// Packages with a section in the page of flags and metrics.
 const DESCRIBED: [&str; 4] = ["daemon", "operator", "device-plugin", "hfreduce-sidecar"];
 
@@ -61,7 +64,7 @@ fn generate(check: bool) -> anyhow::Result<()> {
     }
     // Comparing is a test of the packages, so only writing is left to do.
     if !check {
-        by_test(&["device-plugin", "kv"], &["--test", "fresh"])?;
+        by_test(&PROTOCOLS, &["--test", "fresh"])?;
         by_test(&DESCRIBED, &["--lib", "--", "the_page_"])?;
     }
     images::containerfiles(check)?;

@@ -23,6 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("link", &[]),
     ("fuse", &[]),
     ("kv", &[]),
+    ("storage-rpc", &["chain-link", "craq", "daemon", "link"]),
     ("chain-link", &["craq", "link"]),
     ("storage", &["chain-link", "chunk-store", "craq", "link"]),
     ("storage-client", &["chain-link", "craq", "link"]),
