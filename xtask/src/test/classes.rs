@@ -141,6 +141,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("cluster", "api::every_refusal", Always),
     ("cluster", "survival::", On(JOBS)),
     ("cluster", "shrink::", On(SHRINK)),
+    ("cluster", "storage::", On(STORAGE)),
     ("cluster", "shrink::of_a_partition", Always),
     ("cluster", "upgrade::", On(API)),
     ("cluster", "upgrade::chart_upgrade", Always),
@@ -196,6 +197,12 @@ const SHRINK: &[&str] = &[
     "e2e/scenarios/src/scenario/shrink.rs",
     "hfreduce-sidecar/src",
     "operator/src/rendezvous",
+];
+
+const STORAGE: &[&str] = &[
+    "e2e/scenarios/src/scenario/storage.rs",
+    "storage-csi/fuse/examples",
+    "storage-csi/fuse/src",
 ];
 
 const VALIDATION: &[&str] = &[
