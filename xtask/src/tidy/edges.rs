@@ -17,6 +17,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("collective", &["topology"]),
     ("craq", &[]),
     ("health", &[]),
+    ("metadata", &[]),
     ("sim", &[]),
     ("contract", &["topology"]),
     ("link", &[]),
@@ -76,6 +77,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("collective", &["sim"]),
     ("craq", &["sim"]),
     ("health", &["sim"]),
+    ("metadata", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
@@ -87,13 +89,14 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "chunk-store",
     "topology",
     "scheduler",
     "collective",
     "craq",
     "health",
+    "metadata",
     "sim",
 ];
 const PURE_MAY_USE: [&str; 5] = ["crc32c", "half", "serde", "serde_json", "thiserror"];
