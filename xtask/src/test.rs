@@ -49,9 +49,10 @@ Stages, in this order. `tools` and `base` start together with `tidy`:
   tidy      rules of the repository           gen      generated files are up to date
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
   rdma      T3: a guest with RDMA devices in software
-  tools     programs of the test cluster      base     the trainer image's Debian root
-  chart     helm lint, renders of the chart   smoke    create a cluster, kill a node, delete it
-  images    container images, no engine       python   the wheel against real sidecars
+  tools     programs of the test cluster      etcd     T3: the key-value store on a real etcd
+  base      the trainer image's Debian root   chart    helm lint, renders of the chart
+  smoke     create a cluster, kill a node,    images   container images, no engine
+            delete it                         python   the wheel against real sidecars
   cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
 
   --all          run all tests
@@ -112,6 +113,8 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
             early: true,
             ..stage("tools", "nice", &[&xtask, "cluster", "tools"])
         },
+        // Not by package: all stages share the features that the workspace has together.
+        cargo("etcd", &["test", "--workspace", "--test", "etcd"]),
         Stage {
             // It waits for a mirror half of its time.
             early: true,

@@ -38,10 +38,11 @@ pub(crate) const STAGES: &[Stage] = &[
     whole("packages", 30),
     whole("tidy", 30),
     whole("gen", 30),
-    whole("lint", 300),
+    whole("lint", 240),
     parts("unit", 750, 3, &[]),
     parts("rdma", 120, 4, RDMA),
     whole("tools", 480),
+    whole("etcd", 60),
     whole("base", 180),
     whole("chart", 30),
     whole("smoke", 90),
@@ -96,6 +97,7 @@ const CLUSTER: &[&str] = &[
 /// row's paths, its package and the packages below that are what affects it.
 pub(crate) const UNITS: &[(&str, &str, When)] = &[
     // The core's units and simulations hold most invariants, in seconds.
+    ("unit", "chain_table ", Always),
     ("unit", "chunk_store ", Always),
     ("unit", "topology ", Always),
     ("unit", "scheduler ", Always),
@@ -110,6 +112,9 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "link src/lib.rs", Always),
     ("unit", "hfreduce_client src/lib.rs", Always),
     ("unit", "crds ", Always),
+    ("unit", "kv ", Always),
+    ("unit", "manager ", Always),
+    ("unit", "storage_rpc ", Always),
     // One canary of what the sidecar does with processes, and of what others do.
     ("unit", "hfreduce_sidecar src/lib.rs", Always),
     ("unit", "hfreduce_sidecar tests/collectives.rs", Always),

@@ -11,6 +11,7 @@ use std::process::Command;
 
 /// What a crate of ours may use of ours.
 const EDGES: &[(&str, &[&str])] = &[
+    ("chain-table", &[]),
     ("chunk-store", &[]),
     ("topology", &[]),
     ("scheduler", &["topology"]),
@@ -22,7 +23,22 @@ const EDGES: &[(&str, &[&str])] = &[
     ("contract", &["topology"]),
     ("link", &[]),
     ("fuse", &[]),
-    ("storage", &["chunk-store", "craq"]),
+    ("kv", &[]),
+    ("storage-rpc", &["chain-link", "craq", "daemon", "link"]),
+    ("chain-link", &["craq", "link"]),
+    ("storage", &["chain-link", "chunk-store", "craq", "link"]),
+    ("storage-client", &["chain-link", "craq", "link"]),
+    (
+        "manager",
+        &[
+            "chain-link",
+            "chain-table",
+            "daemon",
+            "kv",
+            "link",
+            "storage-rpc",
+        ],
+    ),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
     ("daemon", &["link"]),
@@ -72,6 +88,7 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What tests may use on top.
 const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("chain-table", &["sim"]),
     ("chunk-store", &["sim"]),
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
@@ -83,13 +100,16 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("contract", &["sim"]),
     ("link", &["sim"]),
     ("fuse", &["sim"]),
-    ("storage", &["sim"]),
+    ("kv", &["cluster", "sim"]),
+    ("manager", &["cluster", "craq", "sim"]),
+    ("storage", &["sim", "storage-client"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
+    "chain-table",
     "chunk-store",
     "topology",
     "scheduler",
