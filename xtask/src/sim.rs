@@ -24,6 +24,7 @@ Suites:
   chunk-store a target's disk that loses its power after any step
   craq        a chain's members over stores that lose their power, links, full disks, flipped bits
   storage     the same over stores as they ship, on disks that lose their power
+  metadata    a file system's names over a store with conflicts, unknown commits, mounts that die
   quarantine  nodes that fail, are repaired, replaced and let out, under leaders that see it late
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
@@ -80,6 +81,12 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "storage",
         "chain",
         "a_chain_over_targets_is_one_register_whatever_goes_wrong",
+    ),
+    (
+        "metadata",
+        "metadata",
+        "tree",
+        "a_shared_tree_is_one_tree_whatever_goes_wrong",
     ),
     (
         "craq",

@@ -105,6 +105,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "collective ", Always),
     ("unit", "craq ", Always),
     ("unit", "health ", Always),
+    ("unit", "metadata ", Always),
     ("unit", "sim ", Always),
     ("unit", "collective tests/instruction_sets.rs", On(&[])),
     ("unit", "operator src/lib.rs", Always),

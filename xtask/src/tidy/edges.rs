@@ -18,6 +18,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("collective", &["topology"]),
     ("craq", &[]),
     ("health", &[]),
+    ("metadata", &[]),
     ("sim", &[]),
     ("contract", &["topology"]),
     ("link", &[]),
@@ -93,6 +94,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("collective", &["sim"]),
     ("craq", &["sim"]),
     ("health", &["sim"]),
+    ("metadata", &["sim"]),
     ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
@@ -106,7 +108,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "chain-table",
     "chunk-store",
     "topology",
@@ -114,6 +116,7 @@ const PURE: [&str; 8] = [
     "collective",
     "craq",
     "health",
+    "metadata",
     "sim",
 ];
 const PURE_MAY_USE: [&str; 5] = ["crc32c", "half", "serde", "serde_json", "thiserror"];
