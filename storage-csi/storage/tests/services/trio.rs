@@ -98,6 +98,7 @@ impl Trio {
         self.map = Arc::new(ChainMap {
             services: services.collect(),
             chains: BTreeMap::from([(CHAIN, chain)]),
+            ..ChainMap::default()
         });
         for service in self.services.iter().flatten() {
             service.follow(Arc::clone(&self.map));
