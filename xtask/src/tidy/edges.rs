@@ -39,6 +39,20 @@ const EDGES: &[(&str, &[&str])] = &[
             "storage-rpc",
         ],
     ),
+    (
+        "storage-csi",
+        &[
+            "chain-link",
+            "craq",
+            "daemon",
+            "kv",
+            "link",
+            "manager",
+            "storage",
+            "storage-client",
+            "storage-rpc",
+        ],
+    ),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
     ("daemon", &["link"]),
@@ -103,6 +117,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("kv", &["cluster", "sim"]),
     ("manager", &["cluster", "craq", "sim"]),
     ("storage", &["sim", "storage-client"]),
+    ("storage-csi", &["cluster", "sim"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];
