@@ -24,10 +24,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("link", &[]),
     ("fuse", &[]),
     ("kv", &[]),
-    ("storage-rpc", &["chain-link", "craq", "daemon", "link"]),
+    ("storage-rpc", &["chain-link", "craq", "daemon", "link", "metadata"]),
     ("chain-link", &["craq", "link"]),
     ("storage", &["chain-link", "chunk-store", "craq", "link"]),
     ("storage-client", &["chain-link", "craq", "link"]),
+    (
+        "meta",
+        &["chain-link", "daemon", "kv", "metadata", "storage-rpc"],
+    ),
     (
         "manager",
         &[
@@ -102,6 +106,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("fuse", &["sim"]),
     ("kv", &["cluster", "sim"]),
     ("manager", &["cluster", "craq", "sim"]),
+    ("meta", &["cluster", "link", "sim"]),
     ("storage", &["sim", "storage-client"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
