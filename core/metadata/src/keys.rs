@@ -107,6 +107,18 @@ pub(crate) fn mount_handles(mount: MountId) -> Vec<u8> {
     key(b"mo", &[mount.0])
 }
 
+/// All handles or answers by mount, and the last key that one of them can have.
+pub(crate) fn by_mount(mount: MountId) -> [(Vec<u8>, Vec<u8>); 2] {
+    let last = [mount.0, u64::MAX, u64::MAX];
+    [b"mo", b"mr"].map(|letters| (key(letters, &[]), key(letters, &last)))
+}
+
+/// The mount of such a key.
+pub(crate) fn mount_of(key: &[u8]) -> Option<MountId> {
+    let [mount] = numbers(key.get(..LETTERS + 8)?)?;
+    Some(MountId(mount))
+}
+
 /// What is known of a mount.
 pub(crate) fn mount(mount: MountId) -> Vec<u8> {
     key(b"mm", &[mount.0])

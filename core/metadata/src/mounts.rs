@@ -35,6 +35,24 @@ impl Work<'_> {
         Ok(MetaReply::More(!rows.is_empty()))
     }
 
+    /// Mounts one after the other, each with what it has left in the store.
+    pub(crate) fn next_mount(&self, after: MountId) -> Outcome<MetaReply> {
+        let ranges = keys::by_mount(after).map(|(prefix, after)| RangeRead::Plain {
+            prefix,
+            after: Some(after),
+            limit: 1,
+        });
+        self.seen.need([], ranges.clone())?;
+        let mut next = None;
+        for range in ranges {
+            if let Some((key, _)) = self.seen.range(range)?.first() {
+                let mount = keys::mount_of(key).ok_or_else(|| damaged(key))?;
+                next = Some(next.map_or(mount, |next: MountId| next.min(mount)));
+            }
+        }
+        Ok(MetaReply::Mount(next))
+    }
+
     pub(crate) fn list_handles(
         &self,
         mount: MountId,

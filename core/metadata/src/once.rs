@@ -97,6 +97,12 @@ enum Runs {
 }
 
 impl MetaOperation {
+    /// Whether it may make an inode, and needs a fresh number for that.
+    #[must_use]
+    pub fn makes_inode(&self) -> bool {
+        matches!(self, Self::Make { .. } | Self::MakeVolume { .. })
+    }
+
     /// Whether it changes something and needs an id.
     #[must_use]
     pub fn needs_id(&self) -> bool {
@@ -111,6 +117,7 @@ impl MetaOperation {
             | Self::ReadDirectory { .. }
             | Self::GetTrim { .. }
             | Self::ListHandles { .. }
+            | Self::NextMount { .. }
             | Self::GetVolume { .. }
             | Self::GetPromised => Runs::Reading,
             Self::Extend { .. }
@@ -276,6 +283,7 @@ impl Work<'_> {
                 after,
                 limit,
             } => self.list_handles(*mount, *after, *limit as usize),
+            MetaOperation::NextMount { after } => self.next_mount(*after),
             MetaOperation::MakeVolume {
                 name,
                 settings,

@@ -135,6 +135,8 @@ pub enum MetaOperation {
         after: Option<(InodeNumber, u64)>,
         limit: u32,
     },
+    /// The first mount after a given number that has handles or answers.
+    NextMount { after: MountId },
     /// A volume, if its bytes are still to be had.
     MakeVolume {
         name: String,
@@ -256,6 +258,8 @@ pub enum MetaReply {
     Trim(Option<Trim>),
     /// Files and numbers of handles.
     Handles(Vec<(InodeNumber, u64)>),
+    /// A mount, if there is one.
+    Mount(Option<MountId>),
     /// Whether to call again.
     More(bool),
     /// A volume.

@@ -136,7 +136,7 @@ pub(crate) fn damaged(key: &[u8]) -> Stop {
 pub struct Given {
     /// Nanoseconds since 1970.
     pub now_ns: i64,
-    /// A number that no inode ever had. Another one for each attempt.
+    /// For an operation that may make an inode: a number that none ever had, another one for each attempt.
     pub fresh: InodeNumber,
 }
 

@@ -24,11 +24,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("link", &[]),
     ("fuse", &[]),
     ("kv", &[]),
-    ("storage-rpc", &["chain-link", "craq", "daemon", "link"]),
     ("csi", &["fuse"]),
+    ("storage-rpc", &["chain-link", "craq", "daemon", "link", "metadata"]),
     ("chain-link", &["craq", "link"]),
     ("storage", &["chain-link", "chunk-store", "craq", "link"]),
     ("storage-client", &["chain-link", "craq", "link"]),
+    (
+        "meta",
+        &["chain-link", "daemon", "kv", "metadata", "storage-rpc"],
+    ),
     (
         "manager",
         &[
@@ -118,6 +122,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("kv", &["cluster", "sim"]),
     ("manager", &["cluster", "craq", "sim"]),
     ("csi", &["cluster", "sim"]),
+    ("meta", &["cluster", "link", "sim"]),
     ("storage", &["sim", "storage-client"]),
     ("storage-csi", &["cluster", "sim"]),
     ("hfreduce-client", &["sim"]),

@@ -55,10 +55,7 @@ impl Ending {
                 self.next();
             }
             (MetaOperation::GetTrim { inode, .. }, Ok(MetaReply::Trim(Some(trim)))) => {
-                let first = trim.from / u64::from(trim.layout.chunk_bytes);
-                for chunk in first..trim.layout.chunks(trim.reach) {
-                    world.physical.trim(inode, &trim, chunk);
-                }
+                world.physical.trim_all(inode, &trim);
                 let (mount, cut) = (self.mount, trim.cut);
                 self.ask(MetaOperation::Trimmed { inode, mount, cut });
             }

@@ -277,6 +277,19 @@ fn a_time_that_was_set_stays_when_older_writes_are_closed() {
 }
 
 #[test]
+fn mounts_that_left_something_are_found() {
+    let mut tree = Tree::new();
+    let file = tree.file(tree.root, "file");
+    tree.open(file, other(1, 100));
+    let next = |after| MetaOperation::NextMount {
+        after: MountId(after),
+    };
+    let found = [0, 1, 2].map(|after| tree.call(next(after)));
+    let expected = [Some(MOUNT), Some(OTHER), None].map(|mount| Ok(MetaReply::Mount(mount)));
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn what_a_mount_had_open_is_listed_when_it_has_ended() {
     let mut tree = Tree::new();
     let (one, two) = (tree.file(tree.root, "one"), tree.file(tree.root, "two"));

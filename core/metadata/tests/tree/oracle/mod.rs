@@ -212,7 +212,9 @@ impl Oracle {
                 Ok(MetaReply::Done)
             }
             MetaOperation::GetVolume { name } => self.volume(name),
-            MetaOperation::ListHandles { .. } | MetaOperation::GetPromised => {
+            MetaOperation::ListHandles { .. }
+            | MetaOperation::NextMount { .. }
+            | MetaOperation::GetPromised => {
                 panic!("{operation:?} is not judged")
             }
         }
