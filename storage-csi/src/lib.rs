@@ -3,7 +3,12 @@
 //! flags, find each other, and end.
 
 pub mod args;
+mod client;
+mod controller;
 mod follow;
 mod manager;
+mod meta;
+mod node;
 pub mod run;
 mod service;
+mod volumes;

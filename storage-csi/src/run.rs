@@ -11,6 +11,9 @@ use crate::args::{Cli, Command};
 /// Ports of /metrics, /live and /ready.
 const SERVICE_PORT: u16 = 9415;
 const MANAGER_PORT: u16 = 9416;
+const META_PORT: u16 = 9417;
+const NODE_PORT: u16 = 9418;
+const CONTROLLER_PORT: u16 = 9419;
 
 /// What a process gets.
 pub(crate) struct Process {
@@ -40,6 +43,9 @@ async fn serve(cli: Cli) -> anyhow::Result<()> {
     let port = match &command {
         Command::Service(_) => SERVICE_PORT,
         Command::Manager(_) => MANAGER_PORT,
+        Command::Meta(_) => META_PORT,
+        Command::Node(_) | Command::Mount(_) => NODE_PORT,
+        Command::Controller(_) => CONTROLLER_PORT,
     };
     let address = daemon.metrics_address(port);
     let endpoints = Endpoints::bind(address, registry, readiness.clone()).await?;
@@ -51,6 +57,10 @@ async fn serve(cli: Cli) -> anyhow::Result<()> {
     let result = match command {
         Command::Service(args) => crate::service::run(args, process).await,
         Command::Manager(args) => crate::manager::run(args, process).await,
+        Command::Meta(args) => crate::meta::run(args, process).await,
+        Command::Node(args) => crate::node::run(args, process).await,
+        Command::Controller(args) => crate::controller::run(args, process).await,
+        Command::Mount(args) => crate::node::run_mount(args, process).await,
     };
     shutdown.cancel();
     served

@@ -89,8 +89,8 @@ pub(crate) async fn run(args: ServiceArgs, process: Process) -> anyhow::Result<(
             clients,
             file_system.key(PeerRole::Service, PeerRole::Client)?,
         ),
-        chunk_bytes: args.chunk_bytes,
-        traffic_class: args.traffic_class,
+        chunk_bytes: args.data.chunk_bytes,
+        traffic_class: args.data.traffic_class,
     };
     let service = StorageService::start(options, disks.collect())?;
     registered.open();

@@ -18,7 +18,7 @@ use csi::pb::csi::{
 use csi::pb::pluginregistration::registration_client::RegistrationClient;
 use csi::pb::pluginregistration::{InfoRequest, RegistrationStatus};
 use csi::serve::{NodeOptions, SocketError, serve_node};
-use csi::{DRIVER_NAME, MountError, Mounter, VolumeUsage};
+use csi::{DRIVER_NAME, MountError, MountUsage, Mounter};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -41,7 +41,7 @@ impl Mounter for NoVolumes {
         Ok(())
     }
 
-    fn usage(&self, _: &str) -> Option<VolumeUsage> {
+    fn usage(&self, _: &str) -> Option<MountUsage> {
         None
     }
 }

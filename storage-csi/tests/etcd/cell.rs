@@ -15,7 +15,8 @@ use link::handshake::Key;
 use storage_client::{ClientOptions, StorageClient};
 use storage_rpc::pb::manager::chain_manager_client::ChainManagerClient;
 use storage_rpc::pb::manager::{
-    ChainSpec, CreateChainsRequest, ListRequest, ListResponse, OpenSessionRequest, WatchRequest,
+    ChainSpec, CreateChainsRequest, EndSessionRequest, ListRequest, ListResponse,
+    OpenSessionRequest, WatchRequest,
 };
 use storage_rpc::{MapFollower, RpcCredentials, StorageKeys, connect};
 use tempfile::TempDir;
@@ -60,6 +61,7 @@ impl Process {
             .open(&self.log)
             .unwrap();
         let mut command = Command::new("setpriv");
+        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
         command
             .args(&self.words)
             .stdin(Stdio::null())
@@ -94,7 +96,10 @@ pub(crate) struct Cell {
     pub(crate) etcd: Etcd,
     manager: Process,
     manager_address: String,
+    meta: Process,
     services: Vec<Process>,
+    /// What every client is given.
+    reach: Vec<String>,
     folder: TempDir,
 }
 
@@ -110,10 +115,8 @@ impl Cell {
         let keys = format!("--keys={}", keys.display());
         let etcd = Etcd::start(etcd, &[]);
         // Nobody else on this machine asks for a port by number.
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let port = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let [free, names] = [port(), port()].map(|port| port.local_addr().unwrap());
         let words = [
             "manager".into(),
             keys.clone(),
@@ -121,11 +124,26 @@ impl Cell {
             format!("--listen={free}"),
         ];
         let manager = Process::start(folder.path(), "manager", &words);
+        let words = [
+            "meta".into(),
+            keys.clone(),
+            format!("--etcd={}", etcd.url()),
+            format!("--manager={free}"),
+            "--name=meta-0".into(),
+            format!("--listen={names}"),
+        ];
+        let meta = Process::start(folder.path(), "meta", &words);
         let mut cell = Self {
             runtime: Runtime::new().unwrap(),
             etcd,
             manager,
             manager_address: free.to_string(),
+            meta,
+            reach: vec![
+                keys.clone(),
+                format!("--manager={free}"),
+                format!("--meta={names}"),
+            ],
             services: Vec::new(),
             folder,
         };
@@ -141,7 +159,7 @@ impl Cell {
                 "--member-port=0".into(),
                 "--client-port=0".into(),
                 format!("--path={}", target.display()),
-                format!("--target-bytes={}", 300 << 20),
+                format!("--target-bytes={}", 1 << 30),
             ];
             let service = Process::start(cell.folder.path(), &format!("service-{number}"), &words);
             cell.services.push(service);
@@ -244,8 +262,73 @@ impl Cell {
         self.services[number].start_again();
     }
 
+    /// Mounts a volume at a new folder, in a process of its own.
+    pub(crate) fn mount(&self, name: &str, volume: &str) -> Mounted {
+        let at = self.folder.path().join(name);
+        fs::create_dir(&at).unwrap();
+        let mut words = vec![
+            "mount".into(),
+            format!("--volume={volume}"),
+            format!("--at={}", at.display()),
+            format!("--create-bytes={}", 512 << 20),
+        ];
+        words.extend(self.reach.iter().cloned());
+        let process = Process::start(self.folder.path(), name, &words);
+        let mounted = Mounted { process, at };
+        let is_mounted = || Ok(is_mounted(&mounted.at).then_some(()));
+        cluster::until("a volume is mounted", LIMIT, is_mounted).unwrap();
+        mounted
+    }
+
+    /// Ends the session of a mount that was killed.
+    pub(crate) fn end_session(&self, name: &str) {
+        let list = self.until(|_| true);
+        let ended = list
+            .sessions
+            .iter()
+            .find(|session| session.client.ends_with(name))
+            .unwrap();
+        let request = EndSessionRequest {
+            session: ended.session,
+        };
+        let mut manager = self.manager(PeerRole::Client);
+        self.runtime.block_on(manager.end_session(request)).unwrap();
+    }
+
+    pub(crate) fn restart_meta(&mut self) {
+        self.meta.kill();
+        self.meta.start_again();
+    }
+
     pub(crate) fn restart_manager(&mut self) {
         self.manager.kill();
         self.manager.start_again();
     }
+}
+
+/// A mounted volume. It is unmounted at the end, before its process is killed.
+pub(crate) struct Mounted {
+    process: Process,
+    pub(crate) at: PathBuf,
+}
+
+impl Mounted {
+    /// As if its node had lost its power.
+    pub(crate) fn kill(mut self) {
+        self.process.kill();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        fuse::mount::unmount(&self.at, fuse::mount::Unmount::Detach).unwrap();
+    }
+}
+
+fn is_mounted(at: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let at = at.display().to_string();
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(&at))
 }

@@ -9,6 +9,7 @@
 
 mod cell;
 mod chains;
+mod files;
 #[path = "../../kv/tests/shared/etcd.rs"]
 mod server;
 
@@ -24,9 +25,12 @@ macro_rules! tests {
     };
 }
 
-const TESTS: [Test; 2] = tests![
+const TESTS: [Test; 5] = tests![
     chains::three_services_keep_what_was_written_when_each_is_killed_under_load,
     chains::a_manager_and_etcd_may_be_away_while_chains_serve,
+    files::two_mounts_share_what_is_closed,
+    files::everything_may_be_killed_while_files_are_written,
+    files::what_is_deleted_is_free_again,
 ];
 
 fn main() -> ExitCode {

@@ -22,10 +22,9 @@ use crate::pb::csi::node_service_capability::{self, Type};
 use crate::pb::csi::volume_capability::access_mode::Mode;
 use crate::pb::csi::volume_usage::Unit;
 use crate::pb::csi::{
-    Empty, NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    Empty, MountUsage, NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeServiceCapability,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
-    VolumeUsage,
 };
 use crate::{Mounter, mounter};
 use locks::VolumeLocks;
@@ -155,7 +154,7 @@ impl<M: Mounter> NodeService<M> {
             id: id.to_owned(),
             path: path.to_owned(),
         })?;
-        let mounter::VolumeUsage {
+        let mounter::MountUsage {
             bytes,
             used_bytes,
             inodes,
@@ -170,9 +169,9 @@ impl<M: Mounter> NodeService<M> {
     }
 }
 
-fn used(unit: Unit, total: Option<u64>, used: u64) -> VolumeUsage {
+fn used(unit: Unit, total: Option<u64>, used: u64) -> MountUsage {
     let available = total.map(|total| total.saturating_sub(used));
-    VolumeUsage {
+    MountUsage {
         available: available.map_or(0, signed),
         total: total.map_or(0, signed),
         used: signed(used),

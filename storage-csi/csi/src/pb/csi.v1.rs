@@ -393,10 +393,10 @@ pub struct NodeGetVolumeStatsRequest {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeGetVolumeStatsResponse {
     #[prost(message, repeated, tag = "1")]
-    pub usage: ::prost::alloc::vec::Vec<VolumeUsage>,
+    pub usage: ::prost::alloc::vec::Vec<MountUsage>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct VolumeUsage {
+pub struct MountUsage {
     /// 0 where it is not known.
     #[prost(int64, tag = "1")]
     pub available: i64,
@@ -408,7 +408,7 @@ pub struct VolumeUsage {
     #[prost(enumeration = "volume_usage::Unit", tag = "4")]
     pub unit: i32,
 }
-/// Nested message and enum types in `VolumeUsage`.
+/// Nested message and enum types in `MountUsage`.
 pub mod volume_usage {
     #[derive(
         Clone,
