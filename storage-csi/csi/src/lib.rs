@@ -16,7 +16,7 @@ mod size;
 mod socket;
 mod volume_store;
 
-pub use mounter::{MountError, Mounter, VolumeUsage};
+pub use mounter::{MountError, MountUsage, Mounter};
 pub use parameters::VolumeRoot;
 pub use volume_store::{
     StoreUnavailable, VolumeCapacity, VolumeError, VolumeRecord, VolumeStore, WantedVolume,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// How full a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeUsage {
+pub struct MountUsage {
     /// What it may hold.
     pub bytes: u64,
     /// What it holds.
@@ -44,5 +44,5 @@ pub trait Mounter: Send + Sync + 'static {
     fn unmount(&self, id: &str, at: &Path) -> impl Future<Output = Result<(), MountError>> + Send;
 
     /// How full a mounted volume is, from memory: this never waits.
-    fn usage(&self, id: &str) -> Option<VolumeUsage>;
+    fn usage(&self, id: &str) -> Option<MountUsage>;
 }

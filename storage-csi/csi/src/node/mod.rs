@@ -27,7 +27,7 @@ use crate::pb::csi::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
     VolumeUsage,
 };
-use crate::{Mounter, mounter};
+use crate::{MountUsage, Mounter};
 use locks::VolumeLocks;
 use volume_mounts::{Publication, VolumeMounts};
 
@@ -155,7 +155,7 @@ impl<M: Mounter> NodeService<M> {
             id: id.to_owned(),
             path: path.to_owned(),
         })?;
-        let mounter::VolumeUsage {
+        let MountUsage {
             bytes,
             used_bytes,
             inodes,
