@@ -82,7 +82,7 @@ pub(crate) enum CsiError {
         file_system_type: String,
     },
     #[error(
-        "volume {id:?} is mounted at {folder} {}, and {} was asked for; unmount it first",
+        "volume {id:?} at {folder} is {}, and a {} mount was asked for; unmount it first",
         writing(*is_read_only), writing(!is_read_only)
     )]
     Incompatible {
@@ -132,7 +132,7 @@ fn writing(is_read_only: bool) -> &'static str {
     if is_read_only {
         "read-only"
     } else {
-        "for writing"
+        "writable"
     }
 }
 

@@ -1,4 +1,4 @@
-//! The service Registration: tells the kubelet who the driver is. The kubelet watches the folder of
+//! The service Registration: says to the kubelet who the driver is. The kubelet watches the folder of
 //! the socket, and calls again whenever it starts; that the socket is there is `socket`'s business.
 
 use std::path::{Path, PathBuf};
@@ -18,10 +18,12 @@ const KIND: &str = "CSIPlugin";
 /// A kubelet compares only the first number.
 const INTERFACE_VERSION: &str = "1.11.0";
 
-/// Where the kubelet looks for plugins.
+/// Where the kubelet looks for plugins. The sign `@` is needed: a kubelet that registers sends the
+/// path, with `%2F` for each slash, as the authority of its requests, and our HTTP refuses a percent
+/// sign there unless it is before an `@`.
 pub(crate) fn socket_path(kubelet: &Path) -> PathBuf {
     let folder = kubelet.join("plugins_registry");
-    folder.join(format!("{DRIVER_NAME}-reg.sock"))
+    folder.join(format!("kubelet@{DRIVER_NAME}-reg.sock"))
 }
 
 #[derive(Debug)]

@@ -81,7 +81,7 @@ impl Node {
     }
 
     fn registration(&self) -> PathBuf {
-        self.path(&format!("plugins_registry/{DRIVER_NAME}-reg.sock"))
+        self.path(&format!("plugins_registry/kubelet@{DRIVER_NAME}-reg.sock"))
     }
 
     fn start(&mut self) {
@@ -92,7 +92,7 @@ impl Node {
 
     /// A client, as soon as somebody listens.
     async fn client(&self) -> NodeClient<Channel> {
-        NodeClient::new(reach(&self.path("plugins/csi.sock")).await)
+        NodeClient::new(reach(&self.path("plugins/csi.sock"), "localhost").await)
     }
 
     async fn is_registered(&self, wanted: bool) {
@@ -117,10 +117,10 @@ async fn within<F: Future>(what: &str, wait: F) -> F::Output {
     }
 }
 
-/// A connection to a socket, as soon as somebody listens. As a Go client does, it says `localhost`.
-async fn reach(socket: &Path) -> Channel {
+/// A connection to a socket, as soon as somebody listens.
+async fn reach(socket: &Path, authority: &str) -> Channel {
     let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).unwrap();
-    let endpoint = endpoint.origin("http://localhost".parse().unwrap());
+    let endpoint = endpoint.origin(format!("http://{authority}").parse().unwrap());
     within("a socket", async {
         loop {
             match endpoint.connect().await {
@@ -135,7 +135,10 @@ async fn reach(socket: &Path) -> Channel {
 /// What a kubelet does with a socket that it finds: asks who it is, calls the driver, says how it
 /// went. The name of the node.
 async fn register(node: &Node, error: &str) -> String {
-    let mut registration = RegistrationClient::new(reach(&node.registration()).await);
+    let socket = node.registration();
+    // The two ways in which it names whom it calls.
+    let authority = socket.to_str().unwrap().replace('/', "%2F");
+    let mut registration = RegistrationClient::new(reach(&socket, &authority).await);
     let plugin = registration
         .get_info(InfoRequest {})
         .await
@@ -152,7 +155,7 @@ async fn register(node: &Node, error: &str) -> String {
             .iter()
             .any(|version| version.starts_with("1."))
     );
-    let mut driver = NodeClient::new(reach(Path::new(&plugin.endpoint)).await);
+    let mut driver = NodeClient::new(reach(Path::new(&plugin.endpoint), "localhost").await);
     let answer = driver.node_get_info(Empty {}).await.unwrap();
     let status = RegistrationStatus {
         plugin_registered: error.is_empty(),
@@ -260,11 +263,11 @@ async fn folders_that_are_not_there_are_named() {
     assert!(error.contains("plugins_registry"), "{error}");
 }
 
-fn capability(mode: i32) -> Option<VolumeCapability> {
-    Some(VolumeCapability {
+fn capability(mode: i32) -> VolumeCapability {
+    VolumeCapability {
         access_mode: Some(AccessMode { mode }),
         access_type: Some(AccessType::Mount(Mount::default())),
-    })
+    }
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, expected: &str) {
@@ -282,13 +285,13 @@ async fn requests_that_say_too_little_or_name_other_folders_are_refused() {
     let stage = NodeStageVolumeRequest {
         volume_id: "volume".to_owned(),
         staging_target_path: folder("staging"),
-        volume_capability: capability(5),
+        volume_capability: Some(capability(5)),
     };
     let publish = NodePublishVolumeRequest {
         volume_id: "volume".to_owned(),
         staging_target_path: folder("staging"),
         target_path: folder("pods/mount"),
-        volume_capability: capability(5),
+        volume_capability: Some(capability(5)),
         readonly: false,
     };
     let invalid = Code::InvalidArgument;
@@ -303,7 +306,7 @@ async fn requests_that_say_too_little_or_name_other_folders_are_refused() {
     refuses!(node_stage_volume, stage, volume_id: none(), invalid, "volume_id is missing");
     refuses!(node_stage_volume, stage, staging_target_path: none(), invalid, "staging_target_path");
     refuses!(node_stage_volume, stage, volume_capability: None, invalid, "volume_capability");
-    refuses!(node_stage_volume, stage, volume_capability: capability(8), invalid, "access mode 8");
+    refuses!(node_stage_volume, stage, volume_capability: Some(capability(8)), invalid, "access mode 8");
     refuses!(node_publish_volume, publish, volume_id: none(), invalid, "volume_id");
     refuses!(node_publish_volume, publish, target_path: none(), invalid, "target_path");
     refuses!(node_publish_volume, publish, volume_capability: None, invalid, "volume_capability");

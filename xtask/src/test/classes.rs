@@ -127,6 +127,8 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "launcher ", Always),
     ("unit", "device_plugin ", On(&["e2e/fixtures"])),
     ("unit", "device_plugin tests/kubelet.rs", Always),
+    ("unit", "csi tests/kubelet.rs", Always),
+    ("unit", "csi tests/node/main.rs", On(&["e2e/tools"])),
     ("unit", "xtask ", On(&["core", "docs"])),
     ("rdma", "links_carry_payload_both_ways", Always),
     ("rdma", "a_sidecar_that_is_killed_is_named", Always),

@@ -22,11 +22,12 @@ use crate::pb::csi::node_service_capability::{self, Type};
 use crate::pb::csi::volume_capability::access_mode::Mode;
 use crate::pb::csi::volume_usage::Unit;
 use crate::pb::csi::{
-    Empty, MountUsage, NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    Empty, NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodeServiceCapability,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
+    VolumeUsage,
 };
-use crate::{Mounter, mounter};
+use crate::{MountUsage, Mounter};
 use locks::VolumeLocks;
 use volume_mounts::{Publication, VolumeMounts};
 
@@ -154,7 +155,7 @@ impl<M: Mounter> NodeService<M> {
             id: id.to_owned(),
             path: path.to_owned(),
         })?;
-        let mounter::MountUsage {
+        let MountUsage {
             bytes,
             used_bytes,
             inodes,
@@ -169,9 +170,9 @@ impl<M: Mounter> NodeService<M> {
     }
 }
 
-fn used(unit: Unit, total: Option<u64>, used: u64) -> MountUsage {
+fn used(unit: Unit, total: Option<u64>, used: u64) -> VolumeUsage {
     let available = total.map(|total| total.saturating_sub(used));
-    MountUsage {
+    VolumeUsage {
         available: available.map_or(0, signed),
         total: total.map_or(0, signed),
         used: signed(used),

@@ -12,7 +12,7 @@ pub(crate) enum PathError {
     #[error("the path {path:?} is not absolute, has a `..` or a NUL, or is too long")]
     Malformed { path: String },
     #[error(
-        "the path {path:?} is not below the kubelet's folder {kubelet}; is --root-dir another?"
+        "the path {path:?} is not below the kubelet's folder {kubelet}; is the kubelet's --root-dir another?"
     )]
     Elsewhere { path: String, kubelet: PathBuf },
 }

@@ -393,10 +393,10 @@ pub struct NodeGetVolumeStatsRequest {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeGetVolumeStatsResponse {
     #[prost(message, repeated, tag = "1")]
-    pub usage: ::prost::alloc::vec::Vec<MountUsage>,
+    pub usage: ::prost::alloc::vec::Vec<VolumeUsage>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct MountUsage {
+pub struct VolumeUsage {
     /// 0 where it is not known.
     #[prost(int64, tag = "1")]
     pub available: i64,
@@ -408,7 +408,7 @@ pub struct MountUsage {
     #[prost(enumeration = "volume_usage::Unit", tag = "4")]
     pub unit: i32,
 }
-/// Nested message and enum types in `MountUsage`.
+/// Nested message and enum types in `VolumeUsage`.
 pub mod volume_usage {
     #[derive(
         Clone,
