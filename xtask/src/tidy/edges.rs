@@ -11,6 +11,7 @@ use std::process::Command;
 
 /// What a crate of ours may use of ours.
 const EDGES: &[(&str, &[&str])] = &[
+    ("chain-placement", &[]),
     ("chunk-store", &[]),
     ("topology", &[]),
     ("scheduler", &["topology"]),
@@ -71,6 +72,7 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What tests may use on top.
 const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("chain-placement", &["sim"]),
     ("chunk-store", &["sim"]),
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
@@ -87,7 +89,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
+    "chain-placement",
     "chunk-store",
     "topology",
     "scheduler",
