@@ -18,14 +18,14 @@ Usage: cargo xtask gen [--check]
 Rewrites the committed files that are made from code:
   crds/yaml/*.yaml                       from the types in crds/src
   helm/fireflyer/templates/crds/*.yaml   the same, kept by an uninstall
-  device-plugin/src/pb/v1beta1.rs        from device-plugin/proto
+  */src/pb/*.rs                          from the proto folder beside it
   */Containerfile                        from the table of images in xtask/src/images
   docs/reference.md                      flags and metrics, from clap and the registry
   docs/protocol/faults.md                the faults of the simulation, and how often each was survived
   docs/operations.md                     its table of alerts, from helm/fireflyer/alerts.yaml
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
-  --check   write nothing; fail when a file is stale (the protocol and the page of flags and
+  --check   write nothing; fail when a file is stale (protocols and the page of flags and
             metrics are compared by tests of their packages), or when a rule, bound or pattern of a CRD has no refusal case
             under crds/cases",
     run,
@@ -33,6 +33,9 @@ Rewrites the committed files that are made from code:
 
 /// Programs that own generated files: package and binary. Each takes `--check`.
 const GENERATORS: [(&str, &str); 1] = [("crds", "crdgen")];
+
+/// Packages with code that is made from .proto files.
+const PROTOCOLS: [&str; 3] = ["device-plugin", "kv", "storage-rpc"];
 
 /// Packages with a section in the page of flags and metrics.
 const DESCRIBED: [&str; 4] = ["daemon", "operator", "device-plugin", "hfreduce-sidecar"];
@@ -61,7 +64,7 @@ fn generate(check: bool) -> anyhow::Result<()> {
     }
     // Comparing is a test of the packages, so only writing is left to do.
     if !check {
-        by_test(&["device-plugin"], &["--test", "fresh"])?;
+        by_test(&PROTOCOLS, &["--test", "fresh"])?;
         by_test(&DESCRIBED, &["--lib", "--", "the_page_"])?;
     }
     images::containerfiles(check)?;

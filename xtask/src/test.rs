@@ -49,10 +49,12 @@ Stages, in this order. `tools`, `base` and `csi` start together with `tidy`:
   tidy      rules of the repository           gen      generated files are up to date
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
   rdma      T3: a guest with RDMA devices in software
-  tools     programs of the test cluster      base     the trainer image's Debian root
-  chart     helm lint, renders of the chart   smoke    create a cluster, kill a node, delete it
-  csi       programs beside a CSI driver      images   container images, no engine
-  python    the wheel against real sidecars   cluster  T4 and T5: scenarios on real and simulated nodes
+  tools     programs of the test cluster      etcd     T3: the key-value store on a real etcd
+  base      the trainer image's Debian root   chart    helm lint, renders of the chart
+  smoke     create a cluster, kill a node,    csi      programs beside a CSI driver
+            delete it                         images   container images, no engine
+  python    the wheel against real sidecars   cluster  T4 and T5: scenarios on real and simulated
+                                                       nodes
 
   --all          run all tests
   --base REV     compare with the commit where the branch left REV (default: HEAD^)
@@ -112,6 +114,8 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
             early: true,
             ..stage("tools", "nice", &[&xtask, "cluster", "tools"])
         },
+        // Not by package: all stages share the features that the workspace has together.
+        cargo("etcd", &["test", "--workspace", "--test", "etcd"]),
         Stage {
             // It waits for a mirror half of its time.
             early: true,

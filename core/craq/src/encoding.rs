@@ -66,7 +66,7 @@ pub enum ChainFrame<P> {
 /// A frame as bytes: the header, the list, and what follows of a chunk.
 #[derive(Clone, Debug)]
 pub struct Encoded<'a, P> {
-    pub header: [u8; HEADER_BYTES],
+    pub header: FrameHeader,
     pub list: Vec<u8>,
     pub bytes: Option<&'a P>,
 }
@@ -110,7 +110,7 @@ pub fn encode<P>(
         fields,
     };
     Encoded {
-        header: header.to_bytes(),
+        header,
         list,
         bytes,
     }
@@ -163,7 +163,9 @@ impl FrameHeader {
         })
     }
 
-    fn to_bytes(self) -> [u8; HEADER_BYTES] {
+    /// The bytes that [`FrameHeader::parse`] takes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let Self {
             chain,
             version,

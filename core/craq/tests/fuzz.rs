@@ -158,7 +158,7 @@ fn frames(rng: &mut Rng) -> Vec<ChainFrame<Bytes>> {
 fn sent(frame: &ChainFrame<Bytes>) -> Vec<u8> {
     let encoded = encoding::encode((7, 3), frame, length);
     let bytes = encoded.bytes.cloned().unwrap_or_default();
-    [&encoded.header[..], &encoded.list, &bytes].concat()
+    [&encoded.header.to_bytes()[..], &encoded.list, &bytes].concat()
 }
 
 /// What a receiver makes of bytes, as far as they go.
@@ -186,7 +186,7 @@ fn explore_frames(count: u64) {
             if let Ok(frame) = received(&bytes) {
                 let again = encoding::encode((7, 3), &frame, length);
                 let of_frame = 24..HEADER_BYTES - 12;
-                assert_eq!(again.header[of_frame.clone()], bytes[of_frame]);
+                assert_eq!(again.header.to_bytes()[of_frame.clone()], bytes[of_frame]);
             }
         }
     });

@@ -161,6 +161,18 @@ impl<I: PeerIdentity, H: Header> Acceptor<I, H> {
         *self.port.round() = round.shared();
         round
     }
+
+    /// Takes whoever has the key and dials in [`OPEN_EPOCH`](super::OPEN_EPOCH), at any time; a round before is over here.
+    pub fn serve(&self, wakes: Option<Arc<WakeFd>>) -> Round<I, H> {
+        let Port {
+            credentials,
+            negotiator,
+            ..
+        } = &*self.port;
+        let round = Round::open(credentials.clone(), Arc::clone(negotiator), wakes);
+        *self.port.round() = round.shared();
+        round
+    }
 }
 
 impl<I, H> Port<I, H> {
@@ -258,7 +270,7 @@ impl<I: PeerIdentity, H: Header> Port<I, H> {
     fn establish(&self, mut stream: TcpStream, admitted: Admitted) -> Result<(), Error<I>> {
         let wanted = |peer| {
             let round = self.round().upgrade();
-            round.is_some_and(|round| round.lower.contains(&peer))
+            round.is_some_and(|round| round.callers.has(&peer))
         };
         let proved = respond(&mut stream, &self.credentials, wanted);
         self.settle(admitted);
@@ -280,7 +292,7 @@ impl<I: PeerIdentity, H: Header> Port<I, H> {
         receive(stream, &mut epoch, Instant::now() + MESSAGE_LIMIT)?;
         let theirs = u64::from_le_bytes(epoch);
         let round = self.round().clone();
-        let fits = |round: Arc<Shared<I, H>>| round.epoch == theirs && round.lower.contains(&claim);
+        let fits = |round: Arc<Shared<I, H>>| round.epoch == theirs && round.callers.has(&claim);
         if !round.upgrade().is_some_and(fits) {
             return Err(Error::Epoch { claim, theirs });
         }

@@ -16,7 +16,7 @@ use crate::handshake::{self, Key, PeerIdentity};
 pub use acceptor::Acceptor;
 pub use authenticate::{initiate, nonce};
 pub use negotiation::{Checksum, Negotiator, Shape};
-pub use round::Round;
+pub use round::{OPEN_EPOCH, Round};
 
 /// How long the other side may take for a message.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(3);

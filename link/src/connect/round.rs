@@ -27,15 +27,33 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 const LATE: Duration = Duration::from_secs(30);
 /// How often somebody who waits for links looks whether it still should.
 const LOOK: Duration = Duration::from_millis(20);
+/// The epoch of connections that belong to none.
+pub const OPEN_EPOCH: u64 = 0;
 /// How often missing peers are named in the log.
 const REMIND: Duration = Duration::from_secs(10);
+
+/// Who may connect to this side.
+#[derive(Debug)]
+pub(super) enum Callers<I> {
+    These(BTreeSet<I>),
+    /// Whoever proves that it has the key.
+    Anyone,
+}
+
+impl<I: PeerIdentity> Callers<I> {
+    pub(super) fn has(&self, caller: &I) -> bool {
+        match self {
+            Self::These(callers) => callers.contains(caller),
+            Self::Anyone => true,
+        }
+    }
+}
 
 /// What the threads of a round need. It is over when nobody but them has it.
 #[derive(Debug)]
 pub(super) struct Shared<I, H> {
     pub(super) epoch: u64,
-    /// Who may connect to this side.
-    pub(super) lower: BTreeSet<I>,
+    pub(super) callers: Callers<I>,
     established: Sender<(I, BoxedLink<H>)>,
     wakes: Option<Arc<WakeFd>>,
 }
@@ -69,11 +87,32 @@ impl<I: PeerIdentity, H: Header> Round<I, H> {
         members: BTreeMap<I, SocketAddr>,
         wakes: Option<Arc<WakeFd>>,
     ) -> Self {
-        let (sender, established) = std::sync::mpsc::channel();
         let lower = members.range(..credentials.identity);
+        let callers = Callers::These(lower.map(|(peer, _)| *peer).collect());
+        Self::with(credentials, negotiator, (epoch, callers), members, wakes)
+    }
+
+    /// Takes whoever dials, in an epoch that has no end.
+    pub(super) fn open(
+        credentials: Credentials<I>,
+        negotiator: Arc<Negotiator>,
+        wakes: Option<Arc<WakeFd>>,
+    ) -> Self {
+        let anyone = (OPEN_EPOCH, Callers::Anyone);
+        Self::with(credentials, negotiator, anyone, BTreeMap::new(), wakes)
+    }
+
+    fn with(
+        credentials: Credentials<I>,
+        negotiator: Arc<Negotiator>,
+        (epoch, callers): (u64, Callers<I>),
+        members: BTreeMap<I, SocketAddr>,
+        wakes: Option<Arc<WakeFd>>,
+    ) -> Self {
+        let (sender, established) = std::sync::mpsc::channel();
         let shared = Shared {
             epoch,
-            lower: lower.map(|(peer, _)| *peer).collect(),
+            callers,
             established: sender,
             wakes,
         };

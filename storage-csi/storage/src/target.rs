@@ -2,11 +2,11 @@
 //! written for it. Reads and writes nothing: a shell carries out the jobs and the batches, and hands back what came.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use chunk_store::{
-    BadBlock, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket, Refused,
-    StateEdit, StateVersion, StateView,
+    BadBlock, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket, ReadGuard,
+    ReadPlan, Refused, StateEdit, StateVersion, StateView, StoreUsage, Which,
 };
 use craq::{
     ChainRefusal, ChunkId, ChunkState, Chunks, Edit, PendingContent, Records, Update, Version,
@@ -73,6 +73,15 @@ pub struct Target<P> {
     events: VecDeque<TargetEvent>,
 }
 
+/// How a content is read.
+#[derive(Debug)]
+pub enum ContentRead {
+    /// It has no bytes.
+    Nothing,
+    /// These. The guard goes back with [`Target::end_read`].
+    Plan(ReadGuard, ReadPlan),
+}
+
 /// The chunks of one chain.
 #[derive(Debug)]
 pub struct ChainChunks<'a, P> {
@@ -125,6 +134,48 @@ impl<P> Target<P> {
     /// The store, for reads.
     pub fn store(&mut self) -> &mut ChunkStore {
         &mut self.store
+    }
+
+    /// Begins to read bytes of a content, as far as it reaches.
+    pub fn read(
+        &mut self,
+        chain: u32,
+        chunk: ChunkId,
+        version: Version,
+        range: Range<u32>,
+    ) -> Result<ContentRead, ChainRefusal> {
+        let state = self.state(chain, chunk);
+        let pending = state.pending.filter(|pending| pending.version == version);
+        let is_removed = pending.map_or(state.is_removed, |pending| pending.is_removed);
+        if version == Version::NONE || is_removed {
+            return Ok(ContentRead::Nothing);
+        }
+        let which = match pending {
+            None => Which::Committed,
+            Some(_) => Which::Pending(keys::stored(version)),
+        };
+        let read = self.store.read(keys::key(chain, chunk), which, range);
+        let (guard, plan) = read.map_err(refusal)?;
+        Ok(ContentRead::Plan(guard, plan))
+    }
+
+    /// A read is over: of a block that is bad, its chunk is damaged from now on.
+    pub fn end_read(&mut self, guard: ReadGuard, plan: &ReadPlan, bad: Option<BadBlock>) {
+        // The store gave both out, or has failed since.
+        self.store.end_read(guard).ok();
+        if let Some(bad) = bad {
+            self.store.mark_damaged(plan.id, bad.at).ok();
+        }
+    }
+
+    /// How full the store is.
+    pub fn usage(&self) -> StoreUsage {
+        self.store.usage()
+    }
+
+    /// The disk has failed: nothing that was not reported as durable is to be relied on.
+    pub fn fail(&mut self) {
+        self.store.flush_failed();
     }
 
     /// Bytes of a committed content, if there is one.

@@ -42,6 +42,7 @@ pub(crate) const STAGES: &[Stage] = &[
     parts("unit", 750, 3, &[]),
     parts("rdma", 120, 4, RDMA),
     whole("tools", 450),
+    whole("etcd", 60),
     whole("base", 180),
     whole("chart", 30),
     whole("smoke", 90),
@@ -98,6 +99,7 @@ const CLUSTER: &[&str] = &[
 pub(crate) const UNITS: &[(&str, &str, When)] = &[
     // The core's units and simulations hold most invariants, in seconds.
     ("unit", "chain_placement ", Always),
+    ("unit", "chain_table ", Always),
     ("unit", "chunk_store ", Always),
     ("unit", "topology ", Always),
     ("unit", "scheduler ", Always),
@@ -111,6 +113,8 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "link src/lib.rs", Always),
     ("unit", "hfreduce_client src/lib.rs", Always),
     ("unit", "crds ", Always),
+    ("unit", "kv ", Always),
+    ("unit", "storage_rpc ", Always),
     // One canary of what the sidecar does with processes, and of what others do.
     ("unit", "hfreduce_sidecar src/lib.rs", Always),
     ("unit", "hfreduce_sidecar tests/collectives.rs", Always),

@@ -12,6 +12,7 @@ use std::process::Command;
 /// What a crate of ours may use of ours.
 const EDGES: &[(&str, &[&str])] = &[
     ("chain-placement", &[]),
+    ("chain-table", &[]),
     ("chunk-store", &[]),
     ("topology", &[]),
     ("scheduler", &["topology"]),
@@ -22,7 +23,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("contract", &["topology"]),
     ("link", &[]),
     ("fuse", &[]),
-    ("storage", &["chunk-store", "craq"]),
+    ("kv", &[]),
+    ("storage-rpc", &["chain-link", "craq", "daemon", "link"]),
+    ("chain-link", &["craq", "link"]),
+    ("storage", &["chain-link", "chunk-store", "craq", "link"]),
+    ("storage-client", &["chain-link", "craq", "link"]),
     ("hfreduce-client", &["collective", "link"]),
     ("crds", &[]),
     ("daemon", &["link"]),
@@ -73,6 +78,7 @@ const EDGES: &[(&str, &[&str])] = &[
 /// What tests may use on top.
 const TEST_EDGES: &[(&str, &[&str])] = &[
     ("chain-placement", &["sim"]),
+    ("chain-table", &["sim"]),
     ("chunk-store", &["sim"]),
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
@@ -83,14 +89,16 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("contract", &["sim"]),
     ("link", &["sim"]),
     ("fuse", &["sim"]),
-    ("storage", &["sim"]),
+    ("kv", &["cluster", "sim"]),
+    ("storage", &["sim", "storage-client"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "chain-placement",
+    "chain-table",
     "chunk-store",
     "topology",
     "scheduler",

@@ -1,28 +1,44 @@
-//! Clients: what they ask, when they ask again, and what their answers are worth.
+//! Clients as they ship, what they ask, their connections, and what their answers are worth.
 
 use std::time::Duration;
 
-use craq::{ChainRefusal, ChainRequest, ChunkId, ChunkWrite, Chunks, Edit, SessionId};
+use craq::{
+    ChainCall, ChainCallError, ChainClient, ChainOutcome, ChainRefusal, ChainRequest, ChunkId,
+    Chunks, ClientEffect, ClientInput, Edit, Input, Reply, SessionId, TargetId, Version,
+};
 use sim::{Simulation, To};
 
 use crate::history::{Answer, Ask, Call};
 use crate::world::{CHUNKS, Event, LIMIT, MS, World};
 
-/// A client asks again after this long.
+/// A client dials all members again when it waits for so long.
 const PATIENCE: Duration = Duration::from_millis(60);
+const TICK: Duration = Duration::from_millis(10);
 /// How much each client asks.
 const CALLS: u32 = 14;
+/// Calls that a client has under way.
+const AT_ONCE: usize = 2;
 const MOST_BYTES: usize = 8;
 /// The chunk that is removed some time.
 const GARBAGE: u64 = CHUNKS - 1;
 
-/// A client, which asks one thing after the other.
+/// A client.
 pub(crate) struct Client {
     pub(crate) session: SessionId,
-    pub(crate) number: u64,
+    client: ChainClient<Vec<u8>>,
     asked: u32,
-    /// What is under way: the number of its call, and of its latest request.
-    pub(crate) call: Option<usize>,
+    /// Calls that are under way.
+    calls: Vec<usize>,
+}
+
+/// A request on its way, and where its answer goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    pub(crate) client: usize,
+    pub(crate) host: usize,
+    /// Which connection of the two it is.
+    pub(crate) link: u64,
+    session: SessionId,
     request: u64,
 }
 
@@ -30,22 +46,31 @@ impl Client {
     pub(crate) fn new(session: SessionId) -> Self {
         Self {
             session,
-            number: 0,
+            client: ChainClient::new(session),
             asked: 0,
-            call: None,
-            request: 0,
+            calls: Vec::new(),
         }
     }
 
     /// It waits for no answer, and asks nothing more.
     pub(crate) fn is_over(&self) -> bool {
-        self.call.is_none() && self.asked == CALLS
+        self.calls.is_empty() && self.asked == CALLS
+    }
+
+    /// It has died; another one goes on.
+    pub(crate) fn replace(&mut self, session: SessionId) {
+        let asked = self.asked;
+        *self = Self {
+            asked,
+            ..Self::new(session)
+        };
     }
 }
 
 impl World {
     pub(crate) fn ask(&mut self, client: usize) {
-        if self.clients[client].call.is_some() || self.clients[client].asked == CALLS {
+        let of = &self.clients[client];
+        if of.calls.len() == AT_ONCE || of.asked == CALLS {
             return;
         }
         let begin = self.moment();
@@ -71,6 +96,7 @@ impl World {
                 Ask::Write { offset, bytes }
             }
         };
+        let what = what(key, &ask);
         self.calls.push(Some(Call {
             key,
             call: ask,
@@ -79,89 +105,164 @@ impl World {
         }));
         let call = self.calls.len() - 1;
         let of = &mut self.clients[client];
-        (of.call, of.number, of.asked) = (Some(call), of.number + 1, of.asked + 1);
-        self.send_request(client);
+        of.calls.push(call);
+        of.asked += 1;
+        self.hosts.within(
+            PATIENCE..2 * PATIENCE,
+            To::World,
+            Event::Redial(client, call),
+        );
+        let call = call as u64;
+        self.client_input(client, ClientInput::Call { call, what });
+        self.ask_soon(client);
     }
 
-    /// To the head, or with a read to any member, at the version that the manager has now.
-    pub(crate) fn send_request(&mut self, client: usize) {
-        let of = &self.clients[client];
-        let Some(call) = of.call.and_then(|call| self.calls[call].clone()) else {
-            return;
-        };
-        let chunk = ChunkId {
-            file: 1,
-            index: call.key,
-        };
-        let edit = match call.call {
-            Ask::Read => None,
-            Ask::Remove => Some(Edit::Remove),
-            Ask::Truncate { length } => Some(Edit::Truncate {
-                length: length as u32,
-            }),
-            Ask::Write { offset, bytes } => Some(Edit::Write {
-                offset: offset as u32,
-                bytes,
-            }),
-        };
-        let (session, number) = (of.session, of.number);
-        let request = match edit {
-            None => ChainRequest::Read {
-                chunk,
-                offset: 0,
-                length: MOST_BYTES as u32,
-            },
-            Some(edit) => ChainRequest::Write(ChunkWrite {
-                session,
-                number,
-                settled: number,
-                chunk,
-                edit,
-            }),
-        };
-        let host = match &request {
-            ChainRequest::Read { .. } => self.rng.below(self.members.len()),
-            ChainRequest::Write(_) => 0,
-        };
-        self.requests += 1;
-        let id = self.requests;
-        self.clients[client].request = id;
-        let event = Event::Request(host, id, self.table.version, request);
-        self.hosts
-            .within(MS / 100..10 * MS, To::Process(host), event);
-        self.hosts
-            .within(PATIENCE..2 * PATIENCE, To::World, Event::AskAgain(id));
-    }
-
-    pub(crate) fn waiting_for(&self, request: u64) -> Option<usize> {
-        let waits = |client: &Client| client.request == request && client.call.is_some();
-        self.clients.iter().position(waits)
-    }
-
-    pub(crate) fn answered(&mut self, request: u64, answer: Result<Answer, ChainRefusal>) {
-        let Some(client) = self.waiting_for(request) else {
-            return;
-        };
-        let end = self.moment();
-        let of = &mut self.clients[client];
-        let call = of.call.unwrap();
-        match answer {
-            Ok(answer) => self.calls[call].as_mut().unwrap().end = Some((end, answer)),
-            // CRAQ-5: it never happened, so nobody has to explain it.
-            Err(ChainRefusal::Full) => self.calls[call] = None,
-            Err(ChainRefusal::Old) => panic!("CRAQ-4: a write that is not answered is old"),
-            Err(
-                ChainRefusal::WrongVersion { .. }
-                | ChainRefusal::NotHead
-                | ChainRefusal::NotReady
-                | ChainRefusal::NoSession
-                | ChainRefusal::Busy
-                | ChainRefusal::Damaged,
-            ) => return,
-        }
-        of.call = None;
+    fn ask_soon(&mut self, client: usize) {
         self.hosts
             .within(MS / 10..200 * MS, To::World, Event::Ask(client));
+    }
+
+    pub(crate) fn client_input(&mut self, client: usize, input: ClientInput<Vec<u8>>) {
+        self.hosts.note(("client", client, &input));
+        let mut effects = Vec::new();
+        let of = &mut self.clients[client];
+        let session = of.session;
+        of.client.handle(input, &mut effects);
+        for effect in effects {
+            self.hosts.note(("client", client, "->", &effect));
+            match effect {
+                ClientEffect::Send {
+                    to,
+                    version,
+                    request,
+                    what,
+                } => {
+                    let host = to.0 as usize;
+                    let line = Line {
+                        client,
+                        host,
+                        link: self.client_link(client, host),
+                        session,
+                        request,
+                    };
+                    let event = Event::Request(line, version, what);
+                    self.hosts
+                        .within(MS / 100..10 * MS, To::Process(host), event);
+                }
+                ClientEffect::End { call, outcome } => self.ended(client, call as usize, outcome),
+            }
+        }
+    }
+
+    fn client_link(&self, client: usize, host: usize) -> u64 {
+        let link = self.client_links.get(&(client, host));
+        link.copied().unwrap_or_default()
+    }
+
+    /// The connection ends, and the client dials again.
+    pub(crate) fn redial(&mut self, client: usize, host: usize) {
+        *self.client_links.entry((client, host)).or_default() += 1;
+        let member = TargetId(host as u128);
+        self.client_input(client, ClientInput::Disconnected(member));
+        self.dial_soon(client, host);
+    }
+
+    pub(crate) fn dial_soon(&mut self, client: usize, host: usize) {
+        self.hosts
+            .within(MS..20 * MS, To::World, Event::Dial(client, host));
+    }
+
+    pub(crate) fn dial(&mut self, client: usize, host: usize) {
+        if self.members[host].is_some() {
+            let member = TargetId(host as u128);
+            self.client_input(client, ClientInput::Connected(member));
+        } else {
+            self.dial_soon(client, host);
+        }
+    }
+
+    /// It still waits for the answer of this call.
+    pub(crate) fn redial_if_waiting(&mut self, client: usize, call: usize) {
+        if self.clients[client].calls.contains(&call) {
+            (0..self.members.len()).for_each(|host| self.redial(client, host));
+            self.hosts.within(
+                PATIENCE..2 * PATIENCE,
+                To::World,
+                Event::Redial(client, call),
+            );
+        }
+    }
+
+    pub(crate) fn tick(&mut self, client: usize) {
+        self.client_input(client, ClientInput::Tick);
+        self.hosts.after(TICK, To::World, Event::Tick(client));
+    }
+
+    /// A request arrives.
+    pub(crate) fn requested(&mut self, line: Line, version: u64, request: ChainRequest<Vec<u8>>) {
+        let is_open = self.client_link(line.client, line.host) == line.link;
+        // Nobody ends the connection of a client that has died. What it sent may arrive much later.
+        let is_dead = self.clients[line.client].session != line.session;
+        let is_garbage = match &request {
+            ChainRequest::Write(write) => write.chunk.index == GARBAGE,
+            ChainRequest::Read { .. } => false,
+        };
+        if is_open && !is_dead || is_dead && !is_garbage {
+            self.lines.push(line);
+            let client = self.lines.len() as u64 - 1;
+            let input = Input::Request {
+                client,
+                version,
+                request,
+            };
+            self.input(line.host, input);
+        }
+    }
+
+    /// A member answers a request.
+    pub(crate) fn answer(&mut self, client: u64, answer: Result<(Version, Answer), ChainRefusal>) {
+        let line = self.lines[client as usize];
+        self.hosts
+            .within(MS / 100..MS, To::World, Event::Answer(line, answer));
+    }
+
+    pub(crate) fn answered(&mut self, line: Line, answer: Result<(Version, Answer), ChainRefusal>) {
+        let Line {
+            client, request, ..
+        } = line;
+        let is_open = self.client_link(client, line.host) == line.link;
+        if !is_open || self.clients[client].session != line.session {
+            return;
+        }
+        let reply = match answer {
+            Ok((version, Some(bytes))) => {
+                let input = ClientInput::Bytes {
+                    request,
+                    version,
+                    bytes,
+                };
+                return self.client_input(client, input);
+            }
+            Ok((_, None)) => Reply::Done,
+            Err(ChainRefusal::Old) => panic!("CRAQ-4: a write that is not answered is old"),
+            Err(why) => Reply::Refused(why),
+        };
+        self.client_input(client, ClientInput::Reply { request, reply });
+    }
+
+    fn ended(&mut self, client: usize, call: usize, outcome: ChainOutcome<Vec<u8>>) {
+        let end = self.moment();
+        self.clients[client].calls.retain(|other| *other != call);
+        match outcome {
+            ChainOutcome::Edited => self.calls[call].as_mut().unwrap().end = Some((end, None)),
+            ChainOutcome::Bytes(_, bytes) => {
+                self.calls[call].as_mut().unwrap().end = Some((end, Some(bytes)));
+            }
+            // CRAQ-5: it never happened, so nobody has to explain it.
+            ChainOutcome::Failed(ChainCallError::Full) => self.calls[call] = None,
+            ChainOutcome::Failed(error) => panic!("a call failed: {error}"),
+        }
+        self.ask_soon(client);
     }
 
     /// One read of each chunk of each member, after all.
@@ -200,4 +301,29 @@ impl World {
             "CRAQ-6: damage stays"
         );
     }
+}
+
+fn what(key: u64, ask: &Ask) -> ChainCall<Vec<u8>> {
+    let chunk = ChunkId {
+        file: 1,
+        index: key,
+    };
+    let edit = match ask {
+        Ask::Read => {
+            return ChainCall::Read {
+                chunk,
+                offset: 0,
+                length: MOST_BYTES as u32,
+            };
+        }
+        Ask::Remove => Edit::Remove,
+        Ask::Truncate { length } => Edit::Truncate {
+            length: *length as u32,
+        },
+        Ask::Write { offset, bytes } => Edit::Write {
+            offset: *offset as u32,
+            bytes: bytes.clone(),
+        },
+    };
+    ChainCall::Edit { chunk, edit }
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use craq::{
-    ChainMember, ChainRefusal, ChainRequest, ChunkId, Effect, Input, Message, Place, Reply,
-    SessionId, Table, TargetId, Version,
+    ChainMember, ChainRefusal, ChainRequest, ChunkId, ClientInput, Effect, Input, Message, Place,
+    Reply, SessionId, Table, TargetId, Version,
 };
 use sim::history::linearize;
 use sim::{Conditions, Hosts, Rng, Simulation, To};
 
-use crate::clients::Client;
+use crate::clients::{Client, Line};
 use crate::faults::{Fault, Phase};
 use crate::history::{Answer, Call};
 use crate::store::{Durable, Store};
@@ -39,10 +39,13 @@ pub(crate) enum Event {
     Flush(usize),
     Loaded(usize, ChunkId, Version, Vec<u8>),
     Damaged(usize, ChunkId),
-    Request(usize, u64, u64, ChainRequest<Vec<u8>>),
-    Answer(u64, Result<Answer, ChainRefusal>),
+    Request(Line, u64, ChainRequest<Vec<u8>>),
+    Answer(Line, Result<(Version, Answer), ChainRefusal>),
     Ask(usize),
-    AskAgain(u64),
+    ClientTable(usize, SessionId, Table),
+    Dial(usize, usize),
+    Redial(usize, usize),
+    Tick(usize),
     Fault,
     Heal(Fault, usize, usize),
 }
@@ -62,7 +65,10 @@ pub(crate) struct World {
     pub(crate) table: Table,
     pub(crate) clients: Vec<Client>,
     sessions: u64,
-    pub(crate) requests: u64,
+    /// Numbers of the connections between clients and members.
+    pub(crate) client_links: BTreeMap<(usize, usize), u64>,
+    /// Requests that arrived at members.
+    pub(crate) lines: Vec<Line>,
     pub(crate) bytes: u8,
     pub(crate) is_removed: bool,
     moments: u64,
@@ -97,7 +103,8 @@ impl World {
             table: Table::default(),
             clients: Vec::new(),
             sessions: 0,
-            requests: 0,
+            client_links: BTreeMap::new(),
+            lines: Vec::new(),
             bytes: 0,
             is_removed: false,
             moments: 0,
@@ -118,10 +125,15 @@ impl World {
         for client in 0..CLIENTS {
             let session = world.open_session();
             world.clients.push(Client::new(session));
+            (0..count).for_each(|host| world.dial_soon(client, host));
             world
                 .hosts
                 .within(MS..50 * MS, To::World, Event::Ask(client));
+            world
+                .hosts
+                .within(MS..10 * MS, To::World, Event::Tick(client));
         }
+        world.broadcast();
         for _ in 0..world.rng.below(12) {
             world.hosts.within(MS..FAULTS_END, To::World, Event::Fault);
         }
@@ -143,7 +155,7 @@ impl World {
             "CRAQ-7: it does not end"
         );
         self.read_everything();
-        let is_read = |world: &Self| world.clients.iter().all(|client| client.call.is_none());
+        let is_read = |world: &Self| world.clients.iter().all(Client::is_over);
         assert!(
             self.run_while(LIMIT, 20, |world| !is_read(world)),
             "CRAQ-7: a read does not end"
@@ -168,6 +180,11 @@ impl World {
         for host in 0..self.members.len() {
             let event = Event::Table(host, self.table.clone());
             self.hosts.within(MS..15 * MS, To::Process(host), event);
+        }
+        for client in 0..self.clients.len() {
+            let session = self.clients[client].session;
+            let event = Event::ClientTable(client, session, self.table.clone());
+            self.hosts.within(MS..15 * MS, To::World, event);
         }
     }
 
@@ -247,7 +264,7 @@ impl World {
                 chunk,
                 version,
             } => match self.stores[host].read(chunk, version) {
-                Some(bytes) => self.answer(reader.client, Ok(Some(bytes))),
+                Some(bytes) => self.answer(reader.client, Ok((version, Some(bytes)))),
                 None => {
                     self.answer(reader.client, Err(ChainRefusal::Damaged));
                     self.hosts.after(
@@ -258,16 +275,11 @@ impl World {
                 }
             },
             Effect::Answer { client, reply } => match reply {
-                Reply::Done => self.answer(client, Ok(None)),
+                Reply::Done => self.answer(client, Ok((Version::NONE, None))),
                 Reply::Refused(why) => self.answer(client, Err(why)),
             },
             Effect::Broken { chunk, why } => panic!("{chunk:?} at {host}: {why}"),
         }
-    }
-
-    fn answer(&mut self, request: u64, answer: Result<Answer, ChainRefusal>) {
-        self.hosts
-            .within(MS / 100..MS, To::World, Event::Answer(request, answer));
     }
 
     fn link(&self, one: usize, other: usize) -> u64 {
@@ -296,6 +308,7 @@ impl World {
             self.flushing.remove(&host);
             self.stores[host].crash(&mut self.rng);
             self.reconnect_all(host);
+            (0..self.clients.len()).for_each(|client| self.redial(client, host));
             self.hosts
                 .within(5 * MS..200 * MS, To::World, Event::Start(host));
         }
@@ -409,8 +422,11 @@ impl World {
         let ended = self.clients[client].session;
         self.table.sessions.remove(&ended);
         let session = self.open_session();
-        let of = &mut self.clients[client];
-        (of.session, of.number, of.call) = (session, 0, None);
+        self.clients[client].replace(session);
+        self.broadcast();
+        for host in 0..self.members.len() {
+            self.redial(client, host);
+        }
         self.hosts
             .within(MS..60 * MS, To::World, Event::Ask(client));
     }
@@ -482,24 +498,17 @@ impl Simulation for World {
                 self.input(host, input);
             }
             Event::Damaged(host, chunk) => self.damaged(host, chunk),
-            Event::Request(host, request, version, of) => {
-                // A client that asks again ends its last connection first.
-                if self.waiting_for(request).is_some() {
-                    let input = Input::Request {
-                        client: request,
-                        version,
-                        request: of,
-                    };
-                    self.input(host, input);
-                }
-            }
-            Event::Answer(request, answer) => self.answered(request, answer),
+            Event::Request(line, version, request) => self.requested(line, version, request),
+            Event::Answer(line, answer) => self.answered(line, answer),
             Event::Ask(client) => self.ask(client),
-            Event::AskAgain(request) => {
-                if let Some(client) = self.waiting_for(request) {
-                    self.send_request(client);
+            Event::ClientTable(client, session, table) => {
+                if self.clients[client].session == session {
+                    self.client_input(client, ClientInput::Table(table));
                 }
             }
+            Event::Dial(client, host) => self.dial(client, host),
+            Event::Redial(client, call) => self.redial_if_waiting(client, call),
+            Event::Tick(client) => self.tick(client),
             Event::Fault => self.fault(),
             Event::Heal(fault, one, other) => self.heal(fault, one, other),
         }
