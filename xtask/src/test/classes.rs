@@ -114,6 +114,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "hfreduce_client src/lib.rs", Always),
     ("unit", "crds ", Always),
     ("unit", "kv ", Always),
+    ("unit", "manager ", Always),
     ("unit", "storage_rpc ", Always),
     // One canary of what the sidecar does with processes, and of what others do.
     ("unit", "hfreduce_sidecar src/lib.rs", Always),

@@ -22,7 +22,8 @@ pub(crate) fn program() -> Result<PathBuf, String> {
 pub(crate) struct Etcd {
     folder: TempDir,
     words: Vec<OsString>,
-    port: u16,
+    /// Where it answers, on loopback.
+    pub(crate) port: u16,
     child: Option<Child>,
 }
 
@@ -94,11 +95,6 @@ impl Etcd {
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
-
-    /// Calls what clients of the key-value store never call, over etcd's own gateway.
-    pub(crate) fn call(&self, path: &str, body: &str) -> String {
-        ask(self.port, "POST", path, body).unwrap()
-    }
 }
 
 impl Drop for Etcd {
@@ -107,8 +103,8 @@ impl Drop for Etcd {
     }
 }
 
-/// The answer's text, with its header.
-fn ask(port: u16, verb: &str, path: &str, body: &str) -> Option<String> {
+/// Asks over etcd's own gateway: the answer's text, with its header.
+pub(crate) fn ask(port: u16, verb: &str, path: &str, body: &str) -> Option<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
     let length = body.len();
     let request = format!(

@@ -142,6 +142,8 @@ async fn a_scan_conflicts_with_what_comes_changes_and_goes(space: Space) {
     ] {
         let mut snapshot = space.store.snapshot();
         snapshot.scan(&space.key("d/"), 9).await.unwrap();
+        // Not the revision right after the snapshot's.
+        space.write(&[("e/c", Some("1"))]).await;
         space.write(&[change]).await;
         let stale = snapshot
             .commit(space.transaction(&[("written", Some("1"))]))
