@@ -210,6 +210,15 @@ fn no_chain_is_made_until_every_target_can_have_one() {
         "{message}"
     );
 
+    let mut gone = observed(&three(), list(3));
+    gone.nodes.remove("n2");
+    let (reason, message) = said(&gone);
+    assert_eq!(reason, "TargetsMissing");
+    assert!(
+        message.contains("/data of n2: there is no such node"),
+        "{message}"
+    );
+
     let mut unlabelled = three();
     unlabelled["failureDomain"] = json!("rack");
     let (reason, message) = said(&observed(&unlabelled, list(3)));

@@ -80,8 +80,8 @@ pub(super) fn wanted(
             (Some(Obstacle::NoDomain), ..) => Some(format!(
                 "its node has no label {label}, which says what it is lost with: label the node"
             )),
+            _ if node.is_none() => Some("there is no such node".to_owned()),
             (_, _, Some((_, target))) => target.offline.clone(),
-            (_, _, None) if node.is_none() => Some("there is no such node".to_owned()),
             (_, _, None) => Some(
                 "no storage service has brought it: see that one runs on the node and is given this path".to_owned(),
             ),
