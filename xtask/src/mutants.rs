@@ -50,6 +50,11 @@ const SUSPECTS: &[Suspect] = &[
         package: "craq",
         suites: &[&["--lib"], &["--test", "chain"]],
     },
+    Suspect {
+        folder: "core/metadata",
+        package: "metadata",
+        suites: &[&["--test", "tree"]],
+    },
 ];
 /// Where the copy and its build are.
 const PLACE: &str = "target/mutants";

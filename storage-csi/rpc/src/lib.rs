@@ -7,6 +7,7 @@ mod chain_map;
 mod client;
 mod handshake;
 mod keys;
+mod meta_client;
 pub mod pb;
 mod server;
 
@@ -14,6 +15,7 @@ pub use chain_map::{MapFollower, WatchError, target_bytes, target_from};
 pub use client::{ConnectError, connect};
 pub use handshake::HandshakeError;
 pub use keys::{KeyError, StorageKeys};
+pub use meta_client::{FileExtent, MetaClient, MetaError, NodeOwner};
 pub use server::{AuthenticatedStream, accept, peer, server};
 
 use chain_link::{PeerRole, StoragePeer};

@@ -4,7 +4,10 @@
 use std::path::Path;
 
 /// A protocol and what its code says of itself.
-const PROTOCOLS: [(&str, &str); 1] = [("manager", "The chain manager's protocol")];
+const PROTOCOLS: [(&str, &str); 2] = [
+    ("manager", "The chain manager's protocol"),
+    ("meta", "The metadata service's protocol"),
+];
 
 #[test]
 fn generated_code_matches_the_protos() {

@@ -19,15 +19,21 @@ const EDGES: &[(&str, &[&str])] = &[
     ("collective", &["topology"]),
     ("craq", &[]),
     ("health", &[]),
+    ("metadata", &[]),
     ("sim", &[]),
     ("contract", &["topology"]),
     ("link", &[]),
     ("fuse", &[]),
     ("kv", &[]),
-    ("storage-rpc", &["chain-link", "craq", "daemon", "link"]),
+    ("csi", &["fuse"]),
+    ("storage-rpc", &["chain-link", "craq", "daemon", "link", "metadata"]),
     ("chain-link", &["craq", "link"]),
     ("storage", &["chain-link", "chunk-store", "craq", "link"]),
     ("storage-client", &["chain-link", "craq", "link"]),
+    (
+        "meta",
+        &["chain-link", "daemon", "kv", "metadata", "storage-rpc"],
+    ),
     (
         "manager",
         &[
@@ -36,6 +42,20 @@ const EDGES: &[(&str, &[&str])] = &[
             "daemon",
             "kv",
             "link",
+            "storage-rpc",
+        ],
+    ),
+    (
+        "storage-csi",
+        &[
+            "chain-link",
+            "craq",
+            "daemon",
+            "kv",
+            "link",
+            "manager",
+            "storage",
+            "storage-client",
             "storage-rpc",
         ],
     ),
@@ -99,19 +119,23 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("craq", &["sim"]),
     ("health", &["sim"]),
     ("operator", &["kv", "manager", "sim"]),
+    ("metadata", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
     ("link", &["sim"]),
     ("fuse", &["sim"]),
     ("kv", &["cluster", "sim"]),
     ("manager", &["cluster", "craq", "sim"]),
+    ("csi", &["cluster", "sim"]),
+    ("meta", &["cluster", "link", "sim"]),
     ("storage", &["sim", "storage-client"]),
+    ("storage-csi", &["cluster", "sim"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "chain-placement",
     "chain-table",
     "chunk-store",
@@ -120,6 +144,7 @@ const PURE: [&str; 9] = [
     "collective",
     "craq",
     "health",
+    "metadata",
     "sim",
 ];
 const PURE_MAY_USE: [&str; 5] = ["crc32c", "half", "serde", "serde_json", "thiserror"];

@@ -1,0 +1,9 @@
+//! The processes of the file system, each a subcommand of one program: storage services, chain managers, metadata services,
+//! and the driver that Kubernetes mounts volumes with. What they do is in the crates beside this one; here they get their
+//! flags, find each other, and end.
+
+pub mod args;
+mod follow;
+mod manager;
+pub mod run;
+mod service;
