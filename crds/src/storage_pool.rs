@@ -95,8 +95,9 @@ pub struct StoragePoolSpec {
     #[serde(default = "default_failure_domain")]
     #[schemars(length(min = 1, max = 316), regex(pattern = LABEL_KEY))]
     pub failure_domain: String,
-    /// Chains of each target, at most, 1 to 64; 8 by default. More chains spread the load of a lost
-    /// target wider. When it grows, chains are added; when it shrinks, none goes.
+    /// Chains of each target, at most, 1 to 64; 8 by default, and fewer where the pool would have
+    /// more than 4096 in all. More chains spread the load of a lost target wider. When it grows,
+    /// chains are added; when it shrinks, none goes.
     #[serde(default = "default_chains_per_target")]
     #[schemars(range(min = 1, max = 64))]
     pub chains_per_target: u32,

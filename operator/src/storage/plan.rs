@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chain_placement::{PlacementError, PoolShape, missing_chains};
+use chain_table::MOST_POOL_CHAINS;
 use crds::storage_chain::StorageChainStatus;
 use crds::storage_pool::StoragePoolStatus;
 use crds::{StorageChain, StorageChainSpec, StoragePool};
@@ -108,9 +109,12 @@ fn place(
     if wanted.iter().any(|target| target.obstacle.is_some()) {
         return Err(Placement::Held);
     }
+    let replicas = pool.spec.replicas as usize;
+    // As many for each target as the table takes of a pool.
+    let most = MOST_POOL_CHAINS * replicas / wanted.len().max(1);
     let shape = PoolShape {
-        replicas: pool.spec.replicas as usize,
-        chains_per_target: pool.spec.chains_per_target as usize,
+        replicas,
+        chains_per_target: most.clamp(1, pool.spec.chains_per_target as usize),
     };
     let existing: Vec<_> = existing.iter().map(|chain| chain.members.clone()).collect();
     missing_chains(&pool::placeable(wanted), shape, &existing).map_err(Placement::Impossible)

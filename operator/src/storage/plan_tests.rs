@@ -261,6 +261,17 @@ fn selected_nodes_have_targets_at_each_path_and_the_older_pool_gets_them() {
 }
 
 #[test]
+fn a_large_pool_has_as_many_chains_as_the_table_takes() {
+    let spec = json!({"paths": ["/data"], "replicas": 1, "chainsPerTarget": 64});
+    let mut large = observed(&spec, list(200));
+    large.nodes = (1..=200)
+        .map(|number| (format!("n{number}"), node(number, "a")))
+        .collect();
+    let chains = plan(&large).create["fast"].len();
+    assert_eq!(chains, 200 * (MOST_POOL_CHAINS / 200));
+}
+
+#[test]
 fn objects_that_are_not_as_the_table_say_so_and_change_nothing() {
     let first = observed(&three(), list(3));
     let mut second = observed(&three(), taken(&first, &list(3)));

@@ -75,6 +75,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "daemon",
             "chain-link",
             "chain-placement",
+            "chain-table",
             "storage-rpc",
         ],
     ),
