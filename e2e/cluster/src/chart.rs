@@ -28,7 +28,10 @@ const BESIDE_METADATA: [&str; 2] = ["etcd", "csi-provisioner"];
 /// Replicas of volumes, each on a node of its own: with fewer nodes there is no storage.
 const REPLICAS: usize = 3;
 /// The labels by which the chart finds nodes with disks for volumes, and the one with their metadata.
-const STORAGE_LABELS: [&str; 2] = ["storage.fireflyer.dev/targets=true", "storage.fireflyer.dev/meta=true"];
+const STORAGE_LABELS: [&str; 2] = [
+    "storage.fireflyer.dev/targets=true",
+    "storage.fireflyer.dev/meta=true",
+];
 /// What the nodes need: our programs and those of others that storage needs, the trainer of the examples, and a shell for small
 /// jobs.
 pub const IMAGES: [&str; 9] = [
@@ -48,7 +51,8 @@ pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
     let with_class = cluster.nodes_with(NODE_CLASS)?;
     let storage = storage_nodes(cluster);
     let is_trainer = |archive: &PathBuf| image::of_archive(archive) == TRAINER;
-    let is_beside = |archive: &PathBuf| BESIDE_METADATA.contains(&image::of_archive(archive).as_str());
+    let is_beside =
+        |archive: &PathBuf| BESIDE_METADATA.contains(&image::of_archive(archive).as_str());
     let (trainer, others): (Vec<_>, Vec<_>) = archives()?.into_iter().partition(is_trainer);
     let (beside, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_beside);
     cluster.import(&others, progress)?;
@@ -59,7 +63,10 @@ pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
         progress,
     )?;
     let [targets, meta] = STORAGE_LABELS;
-    for (nodes, label) in [(&storage[..], targets), (storage.get(..1).unwrap_or_default(), meta)] {
+    for (nodes, label) in [
+        (&storage[..], targets),
+        (storage.get(..1).unwrap_or_default(), meta),
+    ] {
         if !nodes.is_empty() {
             let words = [&["label", "node", "--overwrite", label][..], nodes].concat();
             command::run(&mut cluster.kubectl(words)?)?;
@@ -68,7 +75,13 @@ pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
     step(progress, "chart", || {
         upgrade(cluster, &[])?;
         if !storage.is_empty() {
-            let ready = ["wait", "--for=condition=Ready", "storagepool/default", "--timeout", WAIT];
+            let ready = [
+                "wait",
+                "--for=condition=Ready",
+                "storagepool/default",
+                "--timeout",
+                WAIT,
+            ];
             command::run(&mut cluster.kubectl(ready)?)?;
         }
         Ok(((), StepOutcome::Done))
@@ -77,7 +90,11 @@ pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
 
 /// Nodes that keep replicas of volumes, the first of them their metadata, too: spread over the zones.
 fn storage_nodes(cluster: &Cluster) -> Vec<&str> {
-    let names: Vec<_> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
+    let names: Vec<_> = cluster
+        .nodes
+        .iter()
+        .map(|node| node.name.as_str())
+        .collect();
     let apart = names.len() / REPLICAS;
     if apart == 0 {
         return Vec::new();
