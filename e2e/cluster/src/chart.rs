@@ -68,7 +68,7 @@ pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
         (storage.get(..1).unwrap_or_default(), meta),
     ] {
         if !nodes.is_empty() {
-            let words = [&["label", "node", "--overwrite", label][..], nodes].concat();
+            let words = [&["label", "node", "--overwrite"][..], nodes, &[label]].concat();
             command::run(&mut cluster.kubectl(words)?)?;
         }
     }
