@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 /// The case files: one for each kind, one for the chart's policies.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 7] = [
     (
         "crds/cases/trainingjob.yaml",
         include_str!("../cases/trainingjob.yaml"),
@@ -24,6 +24,14 @@ const FILES: [(&str, &str); 5] = [
     (
         "crds/cases/nodevalidationpolicy.yaml",
         include_str!("../cases/nodevalidationpolicy.yaml"),
+    ),
+    (
+        "crds/cases/storagepool.yaml",
+        include_str!("../cases/storagepool.yaml"),
+    ),
+    (
+        "crds/cases/storagechain.yaml",
+        include_str!("../cases/storagechain.yaml"),
     ),
     (
         "crds/cases/policies.yaml",

@@ -1,7 +1,7 @@
 //! The CustomResourceDefinitions as the API server gets them, and the text of the files that are
 //! generated from them. The derive gives the raw schema; what is odd in it is smoothed here.
 
-use crate::{Fabric, NodeValidation, NodeValidationPolicy, TrainingJob};
+use crate::{Fabric, NodeValidation, NodeValidationPolicy, StorageChain, StoragePool, TrainingJob};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
@@ -57,6 +57,8 @@ fn rendered() -> Result<Vec<Value>, serde_json::Error> {
         Fabric::crd(),
         NodeValidation::crd(),
         NodeValidationPolicy::crd(),
+        StoragePool::crd(),
+        StorageChain::crd(),
     ]
     .into_iter()
     .map(|crd| {

@@ -8,6 +8,8 @@ pub mod names;
 pub mod node_validation;
 pub mod node_validation_policy;
 mod schema;
+pub mod storage_chain;
+pub mod storage_pool;
 pub mod template;
 pub mod training_job;
 
@@ -16,4 +18,6 @@ pub use node_validation::{NodeValidation, NodeValidationSpec, NodeValidationStat
 pub use node_validation_policy::{
     NodeValidationPolicy, NodeValidationPolicySpec, NodeValidationPolicyStatus,
 };
+pub use storage_chain::{StorageChain, StorageChainSpec, StorageChainStatus};
+pub use storage_pool::{StoragePool, StoragePoolSpec, StoragePoolStatus};
 pub use training_job::{TrainingJob, TrainingJobSpec, TrainingJobStatus};

@@ -164,7 +164,7 @@ pub enum QuarantineMode {
 }
 
 /// Labels of a node. The schema bounds the values; a rule bounds the keys, which no schema can.
-fn node_selector(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": 16,

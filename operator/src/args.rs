@@ -116,6 +116,30 @@ pub struct OperatorArgs {
         default_value = "nvidia.com/gpu,fireflyer.dev/dedicated"
     )]
     pub dedicated_taints: Vec<String>,
+    /// Where storage is on.
+    #[command(flatten)]
+    pub storage: StorageArgs,
+}
+
+/// What the storage controller needs. Without an address there is none.
+#[derive(Clone, Debug, Args)]
+pub struct StorageArgs {
+    /// `host:port` of the chain manager. Without it storage is off.
+    #[arg(
+        long,
+        env = "FIREFLYER_STORAGE_MANAGER",
+        requires_all = ["storage_file_system", "storage_member_key", "storage_client_key"]
+    )]
+    pub storage_manager: Option<String>,
+    /// UUID of the file system, 32 hexadecimal digits.
+    #[arg(long, env = "FIREFLYER_STORAGE_FILE_SYSTEM", value_parser = uuid)]
+    pub storage_file_system: Option<u128>,
+    /// File with the key that the members of the file system share.
+    #[arg(long, env = "FIREFLYER_STORAGE_MEMBER_KEY")]
+    pub storage_member_key: Option<PathBuf>,
+    /// File with the key between members and clients.
+    #[arg(long, env = "FIREFLYER_STORAGE_CLIENT_KEY")]
+    pub storage_client_key: Option<PathBuf>,
 }
 
 /// Flags of the rendezvous of one attempt without a cluster.
@@ -177,6 +201,14 @@ fn sidecar_variable(text: &str) -> Result<(String, String), String> {
             SIDECAR_VARIABLES.join(" or ")
         )),
     }
+}
+
+fn uuid(text: &str) -> Result<u128, String> {
+    let digits = text.replace('-', "");
+    let number = u128::from_str_radix(&digits, 16).ok();
+    number
+        .filter(|_| digits.len() == 32)
+        .ok_or_else(|| "use 32 hexadecimal digits, with or without dashes".to_owned())
 }
 
 /// A value that sidecars take: one that they refuse would end every gang.
@@ -255,5 +287,21 @@ mod tests {
     fn taints_are_a_list() {
         let args = parsed(&["--dedicated-taints", "a,b/c"]);
         assert_eq!(args.dedicated_taints, ["a", "b/c"]);
+    }
+
+    #[test]
+    fn storage_is_off_without_an_address_and_needs_all_with_one() {
+        assert_eq!(parsed(&[]).storage.storage_manager, None);
+        let manager = ["operator", "--storage-manager", "10.0.0.1:9500"];
+        assert!(Cli::try_parse_from(manager).is_err());
+        let rest = [
+            "--storage-file-system=01234567-89ab-cdef-0123-456789abcdef",
+            "--storage-member-key=/keys/members",
+            "--storage-client-key=/keys/clients",
+        ];
+        let storage = parsed(&[&manager[1..], &rest].concat()).storage;
+        let uuid = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
+        assert_eq!(storage.storage_file_system, Some(uuid));
+        assert!(super::uuid("01234567").is_err());
     }
 }

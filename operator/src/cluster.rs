@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use scheduler::{JobKey, JobKind};
 use tokio::sync::{Notify, watch};
 
-use crate::mirror::{Mirror, Mirrored, ObjectKey};
+use crate::mirror::{Mirror, MirrorOwner, Mirrored, ObjectKey};
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::{MirroredAttempt, MirroredClaim, MirroredNode, MirroredPod};
 use crate::workload::{Workload, object_key};
@@ -235,6 +235,22 @@ impl SharedCluster {
     /// Whether some mirror is so old that another replica may know better.
     pub fn is_stale(&self) -> bool {
         self.mirrors().is_stale(now())
+    }
+}
+
+impl MirrorOwner for SharedCluster {
+    type Mirrors = Mirrors;
+
+    fn mirrors(&self) -> MutexGuard<'_, Mirrors> {
+        Self::mirrors(self)
+    }
+
+    fn notify(&self) {
+        Self::notify(self);
+    }
+
+    fn listings(&self) -> watch::Receiver<u64> {
+        Self::listings(self)
     }
 }
 

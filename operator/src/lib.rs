@@ -18,6 +18,7 @@ pub mod proof;
 pub mod quantity;
 pub mod rendezvous;
 pub mod run;
+pub mod storage;
 #[cfg(test)]
 mod testing;
 pub mod training_job;

@@ -5,7 +5,10 @@
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 /// How long a created object is believed in before the watch confirms it. The watch lags by
 /// milliseconds; one that is not confirmed for so long is asked for.
@@ -15,6 +18,21 @@ const ASKED: usize = 64;
 
 /// Namespace (empty for cluster-wide kinds) and name.
 pub type ObjectKey = (String, String);
+
+/// Mirrors under one lock, which watches keep up to date and somebody is woken for.
+pub trait MirrorOwner: Send + Sync + 'static {
+    /// The mirrors.
+    type Mirrors;
+
+    /// The mirrors, locked: look or write, then let go. Never across an await.
+    fn mirrors(&self) -> MutexGuard<'_, Self::Mirrors>;
+
+    /// Says that something changed.
+    fn notify(&self);
+
+    /// Tells of requests for new listings.
+    fn listings(&self) -> watch::Receiver<u64>;
+}
 
 /// What a mirror keeps of an object.
 pub trait Mirrored: PartialEq {

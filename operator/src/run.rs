@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use daemon::endpoints::Endpoints;
-use daemon::{CancellationToken, Readiness, Registry, Watchdog};
+use daemon::{CancellationToken, Readiness, Registry, Watchdog, chain};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::args::{Cli, Command, OperatorArgs, StandaloneArgs};
 use crate::cluster::SharedCluster;
@@ -21,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::node_validation::policy::PolicyKeeper;
 use crate::proof::Masters;
 use crate::rendezvous::{self, ClusterDirectory};
+use crate::storage::{self, SharedStorage, StorageController};
 use crate::training_job::apply::Applier;
 use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
@@ -110,6 +111,7 @@ async fn operate(
         sidecar_env,
         default_fabric,
         dedicated_taints,
+        storage,
     } = args;
     let default_fabric = bootstrap::default_fabric(default_fabric.as_deref())?;
     let lists = readiness.gate("first lists");
@@ -202,6 +204,25 @@ async fn operate(
         metrics: metrics.clone(),
     };
     let keeping = tokio::spawn(keeper.keep(seen.clone(), shutdown.clone()));
+    // Jobs are planned whatever is wrong with storage.
+    let manager = storage::channel(&storage).unwrap_or_else(|error| {
+        error!(error = %chain(&error), "storage is off until the operator is restarted with what it lacks");
+        None
+    });
+    let storing = match manager {
+        Some(manager) => {
+            let mirrors = Arc::new(SharedStorage::default());
+            let watching = watches::start_storage(&client, &mirrors, &shutdown);
+            let writer = writer.for_purpose(WritePurpose::Storage);
+            let cluster = Arc::clone(&cluster);
+            let controller = StorageController::new(mirrors, cluster, writer, manager);
+            Some((
+                watching,
+                tokio::spawn(controller.run(role.clone(), shutdown.clone())),
+            ))
+        }
+        None => None,
+    };
     let reporting = tokio::spawn(fabric::report(
         cluster,
         writer,
@@ -223,6 +244,12 @@ async fn operate(
     keeping
         .await
         .context("failed to join the keeper of validation policies")?;
+    if let Some((mut watching, storing)) = storing {
+        storing
+            .await
+            .context("failed to join the storage controller")?;
+        watching.shutdown().await;
+    }
     watching.shutdown().await;
     info!("stopped");
     Ok(())

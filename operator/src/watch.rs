@@ -7,10 +7,12 @@ mod follow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{Fabric, NodeValidation, NodeValidationPolicy, TrainingJob, names};
+use crds::{
+    Fabric, NodeValidation, NodeValidationPolicy, StorageChain, StoragePool, TrainingJob, names,
+};
 use futures::future::BoxFuture;
 use kube::core::DeserializeGuard;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use prometheus::GaugeVec;
 use scheduler::JobKind;
 use tokio::task::JoinSet;
@@ -19,6 +21,7 @@ use tracing::warn;
 
 use crate::cluster::{SharedCluster, now};
 use crate::proof::Masters;
+use crate::storage::SharedStorage;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::{self, AttemptProof};
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
@@ -53,15 +56,7 @@ pub fn start(
     };
     let taints = dedicated_taints.to_vec();
 
-    let mut spawn = |task: BoxFuture<'static, ()>| {
-        let shutdown = shutdown.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                () = task => {}
-                () = shutdown.cancelled() => {}
-            }
-        });
-    };
+    let mut spawn = |task| spawn(&mut tasks, task, shutdown);
     spawn(Box::pin(show_ages(Arc::clone(cluster), ages)));
     let to = || Arc::clone(cluster);
     spawn(watch(
@@ -98,7 +93,7 @@ pub fn start(
         optional,
         to(),
         |mirrors| &mut mirrors.policies,
-        policy,
+        readable,
     ));
     spawn(watch(
         Api::<AttemptView>::all(client.clone()),
@@ -134,6 +129,43 @@ pub fn start(
     tasks
 }
 
+/// Starts the watches of storage, which exist only where storage is on. They end with the token.
+pub fn start_storage(
+    client: &Client,
+    storage: &Arc<SharedStorage>,
+    shutdown: &CancellationToken,
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let pools = watch(
+        Api::<DeserializeGuard<StoragePool>>::all(client.clone()),
+        Scope::default(),
+        Arc::clone(storage),
+        |mirrors| &mut mirrors.pools,
+        readable,
+    );
+    spawn(&mut tasks, pools, shutdown);
+    let chains = watch(
+        Api::<DeserializeGuard<StorageChain>>::all(client.clone()),
+        Scope::default(),
+        Arc::clone(storage),
+        |mirrors| &mut mirrors.chains,
+        readable,
+    );
+    spawn(&mut tasks, chains, shutdown);
+    tasks
+}
+
+/// Runs a task until it is asked to stop.
+fn spawn(tasks: &mut JoinSet<()>, task: BoxFuture<'static, ()>, shutdown: &CancellationToken) {
+    let shutdown = shutdown.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = task => {}
+            () = shutdown.cancelled() => {}
+        }
+    });
+}
+
 /// An attempt as it is kept. One whose content is not acted upon is said.
 pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::MirroredAttempt> {
     let attempt = translate::attempt(view, masters)?;
@@ -153,16 +185,16 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Mirro
     Some(attempt)
 }
 
-/// A policy as it is kept. One that this release cannot read creates nothing.
-fn policy(policy: DeserializeGuard<NodeValidationPolicy>) -> Option<NodeValidationPolicy> {
-    let name = policy.name_any();
-    match policy.0 {
-        Ok(mut policy) => {
-            policy.metadata.managed_fields = None;
-            Some(policy)
+/// An object as it is kept. One that this release cannot read does nothing.
+fn readable<K: Resource<DynamicType = ()>>(object: DeserializeGuard<K>) -> Option<K> {
+    let (kind, name) = (K::kind(&()), object.name_any());
+    match object.0 {
+        Ok(mut object) => {
+            object.meta_mut().managed_fields = None;
+            Some(object)
         }
         Err(error) => {
-            warn!(name, %error, "failed to read a validation policy; it is ignored until a release that reads it runs");
+            warn!(%kind, name, %error, "failed to read an object; it is ignored until a release that reads it runs");
             None
         }
     }

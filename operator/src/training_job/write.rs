@@ -23,6 +23,8 @@ pub const IN_FLIGHT: usize = 64;
 const URGENT: usize = 16;
 const NOTES: usize = 4;
 const DRY_RUNS: usize = 8;
+/// Requests for storage: a node that is lost changes thousands of chains.
+pub const STORAGE_IN_FLIGHT: usize = 8;
 /// Verb of a creation that stores nothing.
 const DRY_RUN: &str = "dry_run";
 /// Within which a request must be answered. With it a write is sent only while the Lease was
@@ -64,13 +66,15 @@ pub enum WritePurpose {
     Note,
     /// Asking what the API server would refuse.
     DryRun,
+    /// Pools and chains of storage.
+    Storage,
 }
 
 /// Sends writes. Cheap to clone; clones share the limits.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    limits: Arc<[Semaphore; 4]>,
+    limits: Arc<[Semaphore; 5]>,
     purpose: WritePurpose,
     writes: IntCounterVec,
     /// None: also without the Lease.
@@ -90,7 +94,9 @@ impl Writer {
     pub fn new(client: Client, writes: IntCounterVec) -> Self {
         Self {
             client,
-            limits: Arc::new([URGENT, IN_FLIGHT, NOTES, DRY_RUNS].map(Semaphore::new)),
+            limits: Arc::new(
+                [URGENT, IN_FLIGHT, NOTES, DRY_RUNS, STORAGE_IN_FLIGHT].map(Semaphore::new),
+            ),
             purpose: WritePurpose::Urgent,
             writes,
             fence: None,
@@ -250,12 +256,13 @@ impl Writer {
             reason,
         };
         let request = request.map_err(|error| refused(error.to_string()))?;
-        let [urgent, admission, note, dry_run] = &*self.limits;
+        let [urgent, admission, note, dry_run, storage] = &*self.limits;
         let permits = match self.purpose {
             WritePurpose::Urgent => urgent,
             WritePurpose::Admission => admission,
             WritePurpose::Note => note,
             WritePurpose::DryRun => dry_run,
+            WritePurpose::Storage => storage,
         };
         let _permit = permits
             .acquire()

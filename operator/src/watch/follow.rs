@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::cluster::{Mirrors, SharedCluster, key_of, now, version_of};
-use crate::mirror::{Mirror, Mirrored};
+use crate::cluster::{key_of, now, version_of};
+use crate::mirror::{Mirror, MirrorOwner, Mirrored};
 
 /// Objects in one page of a listing: 500 pods of 8 KB are 4 MB decoded at a time.
 const PAGE: u32 = 500;
@@ -44,33 +44,34 @@ pub(super) struct Scope {
 }
 
 /// A kind that is watched.
-struct Watch<K, M, F> {
+struct Watch<S, K, M, F> {
     api: Api<K>,
     scope: Scope,
-    cluster: Arc<SharedCluster>,
+    owner: Arc<S>,
     mirror: M,
     translate: F,
 }
 
 /// Keeps one mirror up to date for ever: `translate` says as what an object is kept, none when it
 /// is none of ours.
-pub(super) fn watch<K, T, M, F>(
+pub(super) fn watch<S, K, T, M, F>(
     api: Api<K>,
     scope: Scope,
-    cluster: Arc<SharedCluster>,
+    owner: Arc<S>,
     mirror: M,
     translate: F,
 ) -> BoxFuture<'static, ()>
 where
+    S: MirrorOwner,
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     T: Mirrored + Send + 'static,
-    M: Fn(&mut Mirrors) -> &mut Mirror<T> + Send + Sync + 'static,
+    M: Fn(&mut S::Mirrors) -> &mut Mirror<T> + Send + Sync + 'static,
     F: Fn(K) -> Option<T> + Send + Sync + 'static,
 {
     let watch = Watch {
         api,
         scope,
-        cluster,
+        owner,
         mirror,
         translate,
     };
@@ -92,17 +93,18 @@ enum Error {
     Told(String),
 }
 
-impl<K, T, M, F> Watch<K, M, F>
+impl<S, K, T, M, F> Watch<S, K, M, F>
 where
+    S: MirrorOwner,
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     T: Mirrored + Send,
-    M: Fn(&mut Mirrors) -> &mut Mirror<T> + Send + Sync,
+    M: Fn(&mut S::Mirrors) -> &mut Mirror<T> + Send + Sync,
     F: Fn(K) -> Option<T> + Send + Sync,
 {
     /// Lists and watches for ever; lists again whenever that is asked for.
     async fn run(self) {
         let kind = K::kind(&());
-        let mut asked = self.cluster.listings();
+        let mut asked = self.owner.listings();
         let mut pause = FIRST_RETRY;
         loop {
             let request = *asked.borrow_and_update();
@@ -151,7 +153,7 @@ where
                     if status.code == NO_SUCH_KIND && self.scope.is_optional =>
                 {
                     self.with(Mirror::listing_done);
-                    self.cluster.notify();
+                    self.owner.notify();
                     return Err(Error::Api(kube::Error::Api(status)));
                 }
                 Err(error) => return Err(error.into()),
@@ -169,7 +171,7 @@ where
                     mirror.len()
                 });
                 info!(kind = %K::kind(&()), objects, "listed");
-                self.cluster.notify();
+                self.owner.notify();
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
@@ -232,13 +234,13 @@ where
             };
             self.with(|mirror| mirror.note_current(now()));
             if news {
-                self.cluster.notify();
+                self.owner.notify();
             }
         }
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Mirror<T>) -> R) -> R {
-        act((self.mirror)(&mut self.cluster.mirrors()))
+        act((self.mirror)(&mut self.owner.mirrors()))
     }
 }
 

@@ -11,6 +11,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::{Mirrors, SharedCluster};
 use crate::testing::{failure, response};
 use crate::training_job::translate::{self, MirroredClaim};
 use crate::views::ClaimView;
@@ -20,7 +21,7 @@ type Keep = fn(ClaimView) -> Option<MirroredClaim>;
 
 /// A watch of claims, and the requests that it sends.
 struct Setup {
-    watch: Watch<ClaimView, Kind, Keep>,
+    watch: Watch<SharedCluster, ClaimView, Kind, Keep>,
     cluster: Arc<SharedCluster>,
     asked: Arc<Mutex<Vec<String>>>,
 }
@@ -53,7 +54,7 @@ fn setup(script: impl Fn(usize, &str) -> (u16, Value) + Send + Sync + 'static) -
     let watch = Watch {
         api: Api::all(Client::new(service, "team")),
         scope: Scope::default(),
-        cluster: Arc::clone(&cluster),
+        owner: Arc::clone(&cluster),
         mirror: (|mirrors| &mut mirrors.claims) as Kind,
         translate: (|view| Some(translate::claim(&view))) as Keep,
     };

@@ -98,6 +98,7 @@ const CLUSTER: &[&str] = &[
 /// row's paths, its package and the packages below that are what affects it.
 pub(crate) const UNITS: &[(&str, &str, When)] = &[
     // The core's units and simulations hold most invariants, in seconds.
+    ("unit", "chain_placement ", Always),
     ("unit", "chain_table ", Always),
     ("unit", "chunk_store ", Always),
     ("unit", "topology ", Always),

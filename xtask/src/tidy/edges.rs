@@ -11,6 +11,7 @@ use std::process::Command;
 
 /// What a crate of ours may use of ours.
 const EDGES: &[(&str, &[&str])] = &[
+    ("chain-placement", &[]),
     ("chain-table", &[]),
     ("chunk-store", &[]),
     ("topology", &[]),
@@ -91,6 +92,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "link",
             "crds",
             "daemon",
+            "chain-link",
+            "chain-placement",
+            "chain-table",
+            "storage-rpc",
         ],
     ),
     ("launcher", &["contract"]),
@@ -126,14 +131,15 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What tests may use on top.
 const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("chain-placement", &["sim"]),
     ("chain-table", &["sim"]),
     ("chunk-store", &["sim"]),
     ("scheduler", &["sim"]),
     ("collective", &["sim"]),
     ("craq", &["sim"]),
     ("health", &["sim"]),
+    ("operator", &["kv", "manager", "sim"]),
     ("metadata", &["sim"]),
-    ("operator", &["sim"]),
     ("hfreduce-sidecar", &["sim"]),
     ("contract", &["sim"]),
     ("link", &["sim"]),
@@ -149,7 +155,8 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// The pure crates: no clock, no IO, so hardly anything from outside either.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
+    "chain-placement",
     "chain-table",
     "chunk-store",
     "topology",
