@@ -310,7 +310,26 @@ fn what_a_mount_had_open_is_listed_when_it_has_ended() {
         tree.call(list(Some((two, 0)))),
         Ok(MetaReply::Handles(rest))
     );
-    let left = |inode| MetaOperation::GetTrim { inode, mount };
-    assert_eq!(tree.call(left(two)), Ok(MetaReply::Trim(trim)));
-    assert_eq!(tree.call(left(one)), Ok(MetaReply::Trim(None)));
+    let take = |inode, to| MetaOperation::TakeTrim {
+        inode,
+        from: mount,
+        to: MountId(to),
+    };
+    assert_eq!(tree.call(take(two, 3)), Ok(MetaReply::Trim(None)));
+    tree.call(MetaOperation::EndMount { mount }).unwrap();
+    assert_eq!(tree.call(take(one, 3)), Ok(MetaReply::Trim(None)));
+    assert_eq!(tree.call(take(two, 3)), Ok(MetaReply::Trim(trim)));
+    // Only one has it.
+    assert_eq!(tree.call(take(two, 4)), Ok(MetaReply::Trim(None)));
+    assert_eq!(tree.call(take(two, 1)), Err(Errno::Ended));
+    let cut = trim.unwrap().cut;
+    let trimmed = |mount| MetaOperation::Trimmed {
+        inode: two,
+        mount: MountId(mount),
+        cut,
+    };
+    // The one before has nothing to say any more.
+    assert_eq!(tree.call(trimmed(1)), DONE);
+    assert_eq!(tree.call(trimmed(3)), DONE);
+    assert_eq!(tree.call(take(two, 4)), Ok(MetaReply::Trim(None)));
 }

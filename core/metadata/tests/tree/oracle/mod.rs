@@ -181,9 +181,16 @@ impl Oracle {
                 }
                 Ok(MetaReply::Done)
             }
-            MetaOperation::GetTrim { inode, mount } => {
-                let node = self.node(*inode)?;
-                let trim = node.trim().filter(|_| node.trimmer == Some(*mount));
+            MetaOperation::TakeTrim { inode, from, to } => {
+                if self.has_ended(*to) {
+                    return Err(Errno::Ended);
+                }
+                let is_left = self.has_ended(*from);
+                let node = self.nodes.get_mut(inode).ok_or(Errno::Stale)?;
+                if node.trimmer == Some(*from) && is_left {
+                    node.trimmer = Some(*to);
+                }
+                let trim = node.trim().filter(|_| node.trimmer == Some(*to));
                 Ok(MetaReply::Trim(trim))
             }
             MetaOperation::EndMount { mount } => {
