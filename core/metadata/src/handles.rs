@@ -294,6 +294,10 @@ impl Work<'_> {
         let Some((mut record, _)) = self.open_file(inode, handle)? else {
             return Ok(MetaReply::Done);
         };
+        if cut < record.cut {
+            // It comes once more, and the mount cuts off again.
+            return Ok(MetaReply::Done);
+        }
         if record.trimmer != Some(mount) || record.cut != cut {
             return Err(Errno::Invalid.into());
         }
@@ -315,7 +319,10 @@ impl Work<'_> {
         if self.has_ended(to)? {
             return Err(Errno::Ended.into());
         }
-        let mut record = self.inode(inode)?;
+        let record: Option<InodeRecord> = self.seen.record(keys::inode(inode))?;
+        let Some(mut record) = record else {
+            return Ok(MetaReply::Trim(None));
+        };
         let trim = record.trim()?;
         if record.trimmer == Some(to) {
             return Ok(MetaReply::Trim(Some(trim)));

@@ -173,9 +173,9 @@ impl Oracle {
                 node.handles.remove(handle);
                 Ok(MetaReply::Done)
             }
-            MetaOperation::Trimmed { inode, mount, .. } => {
+            MetaOperation::Trimmed { inode, mount, cut } => {
                 if let Some(node) = self.nodes.get_mut(inode)
-                    && node.trimmer == Some(*mount)
+                    && (node.trimmer, node.cut) == (Some(*mount), *cut)
                 {
                     node.trimmer = None;
                 }
@@ -186,7 +186,9 @@ impl Oracle {
                     return Err(Errno::Ended);
                 }
                 let is_left = self.has_ended(*from);
-                let node = self.nodes.get_mut(inode).ok_or(Errno::Stale)?;
+                let Some(node) = self.nodes.get_mut(inode) else {
+                    return Ok(MetaReply::Trim(None));
+                };
                 if node.trimmer == Some(*from) && is_left {
                     node.trimmer = Some(*to);
                 }
