@@ -25,7 +25,7 @@ const USAGE: &str = "
 Usage: cargo xtask cluster up [--name NAME] [--nodes N] [--zones A,B,..] [--fake-nodes M]
        cargo xtask cluster down [--name NAME]
        cargo xtask cluster status
-       cargo xtask cluster tools
+       cargo xtask cluster tools [--csi]
 
 A real Kubernetes cluster on this machine: kind's where kind is installed and `docker info` succeeds,
 otherwise the real programs in namespaces of their own, which needs root. Several clusters live side
@@ -38,7 +38,8 @@ no simulated ones: --fake-nodes is refused.
   --fake-nodes M   simulated nodes besides, of class `simulated` (0)
 
 `up` replaces a cluster of the same name, prints how to reach it, and cleans up after a run that
-crashed. `down` leaves no trace. `tools` only builds the programs of the cluster and of the tests.
+crashed. `down` leaves no trace. `tools` only builds the programs of the cluster and of the tests, or
+with --csi those that stand beside a CSI driver and test one.
 State is in
 $XDG_STATE_HOME/fireflyer (~/.local/state), tools in $XDG_CACHE_HOME/fireflyer (~/.cache).
 ";
@@ -52,9 +53,15 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
             status()
         }
         Some("tools") => {
+            let csi = args.switch("--csi");
             args.finish()?;
-            packages::install(&prerequisites::missing_for_cluster())?;
-            Tools::build(&tools::of_tests(NodeEngine::here()), &report::step)?;
+            let programs = if csi {
+                tools::of_csi()
+            } else {
+                packages::install(&prerequisites::missing_for_cluster())?;
+                tools::of_tests(NodeEngine::here())
+            };
+            Tools::build(&programs, &report::step)?;
             Ok(ExitCode::SUCCESS)
         }
         Some(other) => Err(Usage(format!("there is no action {other:?}")).into()),

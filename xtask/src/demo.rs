@@ -9,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use ::cluster::{Cluster, ClusterOptions, Name, NodeEngine, chart, prerequisites, tools};
+use ::cluster::{
+    Cluster, ClusterOptions, NODE_CLASS, Name, NodeEngine, chart, prerequisites, tools,
+};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Args;
@@ -21,8 +23,8 @@ pub(crate) const VERB: Verb = Verb {
     usage: "
 Usage: cargo xtask demo [--kill-node] [--down] [--record FILE]
 
-Builds everything, creates a cluster of two nodes in two zones, installs the chart and trains a PyTorch model on
-handwritten digits over HFReduce. The first run takes up to half an hour, later runs take minutes. Each run creates a new
+Builds everything, creates a cluster of three nodes in three zones, installs the chart and trains a PyTorch model on
+handwritten digits over HFReduce, on the nodes of two zones. The first run takes up to half an hour, later runs take minutes. Each run creates a new
 cluster and deletes the old one with its jobs and checkpoints.
 
   --kill-node    use three nodes in one zone, and kill the node of node rank 1 while the job trains
@@ -79,19 +81,23 @@ fn run(mut args: Args) -> Result<ExitCode> {
     println!("\nImages");
     images::build(&images::all())?;
 
-    // Who loses a node waits minutes for its zone before it crosses zones: the spare one is in the same.
-    let zones: &[&str] = if kill_node {
-        &["a", "a", "a"]
+    // Three, for three replicas of what is stored. Who loses a node waits minutes for its zone before it crosses zones:
+    // the spare one is in the same.
+    let zones = if kill_node {
+        ["a", "a", "a"]
     } else {
-        &["a", "b"]
+        ["a", "b", "c"]
     };
     println!(
         "\nCluster of {} nodes, zones {}",
         zones.len(),
         zones.join(", ")
     );
-    let options = ClusterOptions::new(name).nodes(zones.len()).zones(zones);
+    let options = ClusterOptions::new(name).nodes(zones.len()).zones(&zones);
     let cluster = Cluster::up(&options, &report::step)?;
+    if !kill_node {
+        take_class(&cluster, zones.len())?;
+    }
     chart::install(&cluster, &report::step)?;
 
     if kill_node {
@@ -324,6 +330,14 @@ impl Drop for Log {
         drop(self.child.wait());
         self.finish();
     }
+}
+
+/// Takes its class from a node: then no job gets it, and the trainer's image, which takes long, is not copied there.
+fn take_class(cluster: &Cluster, number: usize) -> Result<()> {
+    let node = cluster.nodes().nth(number - 1);
+    let node = node.context("the cluster has fewer nodes")?.name();
+    let label = format!("{}-", NODE_CLASS);
+    kubectl(cluster, &["label", "node", node, &label]).map(|_| ())
 }
 
 fn node_of(cluster: &Cluster, attempt: u32, rank: u32) -> Result<String> {

@@ -35,7 +35,7 @@ Rewrites the committed files that are made from code:
 const GENERATORS: [(&str, &str); 1] = [("crds", "crdgen")];
 
 /// Packages with code that is made from .proto files.
-const PROTOCOLS: [&str; 3] = ["device-plugin", "kv", "storage-rpc"];
+const PROTOCOLS: [&str; 4] = ["csi", "device-plugin", "kv", "storage-rpc"];
 
 /// Packages with a section in the page of flags and metrics.
 const DESCRIBED: [&str; 4] = ["daemon", "operator", "device-plugin", "hfreduce-sidecar"];

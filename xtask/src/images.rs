@@ -1,7 +1,7 @@
 //! `cargo xtask images`: builds the container images without a container engine and gives them to a cluster. What is in an
 //! image says `images/table.rs`, from which the Containerfiles derive as well.
 
-mod binaries;
+pub(crate) mod binaries;
 mod containerfile;
 pub(crate) mod libraries;
 mod table;
@@ -16,15 +16,16 @@ use std::thread;
 use std::time::Instant;
 
 use ::cluster::image::{self, release_folder};
+use ::cluster::tools::Tools;
 use ::cluster::{Cluster, Name, StepOutcome, prerequisites};
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 
 use crate::args::{Args, Usage};
 use crate::{Verb, cluster, packages, report};
 
 pub(crate) use containerfile::write_all as containerfiles;
-use table::IMAGES;
 pub(crate) use table::VERBS_PACKAGES;
+use table::{IMAGES, PUBLISHED};
 
 pub(crate) const VERB: Verb = Verb {
     name: "images",
@@ -40,18 +41,19 @@ Usage: cargo xtask images [--only A,B,..] [--cluster NAME]
 
 Builds release binaries, packs each with the libraries it needs into an image archive, and prints the
 archives' sizes. An image whose content is in the cache is not built again. busybox and pause, for
-smoke jobs and the cluster itself, are built too.
+smoke jobs and the cluster itself, are built too, and so are images that others publish, from programs
+of `e2e/tools`.
 
   --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, validator, trainer,
-                    busybox, pause
+                    etcd, csi-provisioner, busybox, pause
   --cluster NAME    give them to the nodes of that cluster
   --base            only the Debian root that the trainer's image is made of
   --containerfiles  write FOLDER/Containerfile of every image instead, for Docker and buildah
   --check           compare the Containerfiles, write nothing
 ";
 
-/// No image but the trainer's is larger: it is copied to every node.
-const MAX_BYTES: u64 = 60_000_000;
+/// What busybox weighs, which images of a shell alone hold, and some room.
+const SHELL_MAX_MEGABYTES: u64 = 4;
 
 /// An image in a file.
 #[derive(Debug)]
@@ -103,7 +105,9 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
 /// The names of all images.
 pub(crate) fn all() -> Vec<String> {
     let ours = IMAGES.iter().map(|image| image.name);
-    ours.chain(["trainer", "busybox", "pause"])
+    let published = PUBLISHED.iter().map(|image| image.program.name());
+    ours.chain(published)
+        .chain(["trainer", "busybox", "pause"])
         .map(str::to_owned)
         .collect()
 }
@@ -112,6 +116,10 @@ pub(crate) fn all() -> Vec<String> {
 pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
     let wanted = |name: &str| names.iter().any(|other| other == name);
     let recipes: Vec<_> = IMAGES.iter().filter(|image| wanted(image.name)).collect();
+    let published = PUBLISHED.iter();
+    let published: Vec<_> = published
+        .filter(|image| wanted(image.program.name()))
+        .collect();
     let mut missing = prerequisites::missing_for_images();
     if wanted("trainer") {
         missing.extend(prerequisites::missing_for_trainer());
@@ -135,24 +143,30 @@ pub(crate) fn build(names: &[String]) -> anyhow::Result<Vec<Archive>> {
             Some(binary) => libraries::of(&folder.join(binary.package))?,
             None => Vec::new(),
         };
-        images.push(recipe.image(&folder, &libraries));
+        images.push((recipe.image(&folder, &libraries), recipe.max_megabytes));
+    }
+    if !published.is_empty() {
+        let programs: Vec<_> = published.iter().map(|image| image.program).collect();
+        let tools = Tools::build(&programs, &report::step)?;
+        for recipe in published {
+            images.push((recipe.image(&tools)?, recipe.max_megabytes));
+        }
     }
     if wanted("busybox") {
-        images.push(image::busybox()?);
+        images.push((image::busybox()?, SHELL_MAX_MEGABYTES));
     }
     if wanted("pause") {
-        images.push(image::pause()?);
+        images.push((image::pause()?, SHELL_MAX_MEGABYTES));
     }
     let mut archives = Vec::new();
-    for image in images {
+    for (image, max_megabytes) in images {
         let archive = pack(image.name(), || Ok(image.build()?))?;
-        if archive.bytes > MAX_BYTES {
-            bail!(
-                "{} weighs {} bytes, more than the {MAX_BYTES} of an image",
-                image.name(),
-                archive.bytes
-            );
-        }
+        ensure!(
+            archive.bytes <= max_megabytes * 1_000_000,
+            "{} weighs {} bytes, more than the {max_megabytes} MB of that image",
+            image.name(),
+            archive.bytes
+        );
         archives.push(archive);
     }
     if let Some(base) = base {

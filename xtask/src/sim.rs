@@ -25,6 +25,8 @@ Suites:
   craq        a chain's members over stores that lose their power, links, full disks, flipped bits
   storage     the same over stores as they ship, on disks that lose their power
   metadata    a file system's names over a store with conflicts, unknown commits, mounts that die
+  chain-table managers of one table that interleave, are cut off and repeated, with disks that move and are lost
+  kv          transactions that interleave, conflict, and whose outcome is unknown, against one map
   quarantine  nodes that fail, are repaired, replaced and let out, under leaders that see it late
 
   --minutes M  keep drawing new seeds for M minutes (default 1), and add what was counted to
@@ -75,6 +77,18 @@ const SUITES: &[(&str, &str, &str, &str)] = &[
         "chunk-store",
         "store",
         "a_power_cut_after_any_step_takes_nothing_that_was_acknowledged",
+    ),
+    (
+        "chain-table",
+        "chain-table",
+        "random",
+        "managers_that_interleave_are_cut_off_and_repeat_keep_the_table",
+    ),
+    (
+        "kv",
+        "kv",
+        "serializable",
+        "transactions_are_serializable_under_conflicts_and_unknown_commits",
     ),
     (
         "storage",

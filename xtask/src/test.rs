@@ -44,16 +44,17 @@ In the stages unit, rdma and cluster, these tests run: those that always run, th
 the others. The share depends on the number of commits. For each test that does not run there is a line `left out: ...`.
 All tests run when git has no earlier commit, or only part of the history.
 
-Stages, in this order. `tools` and `base` start together with `tidy`:
+Stages, in this order. `tools`, `base` and `csi` start together with `tidy`:
   packages  install missing packages of this machine
   tidy      rules of the repository           gen      generated files are up to date
   lint      format, clippy, documentation     unit     T0 to T3: cargo test on all packages
   rdma      T3: a guest with RDMA devices in software
   tools     programs of the test cluster      etcd     T3: the key-value store on a real etcd
   base      the trainer image's Debian root   chart    helm lint, renders of the chart
-  smoke     create a cluster, kill a node,    images   container images, no engine
-            delete it                         python   the wheel against real sidecars
-  cluster   T4 and T5: scenarios on a real cluster and on simulated nodes
+  smoke     create a cluster, kill a node,    csi      programs beside a CSI driver
+            delete it                         images   container images, no engine
+  python    the wheel against real sidecars   cluster  T4 and T5: scenarios on real and simulated
+                                                       nodes
 
   --all          run all tests
   --base REV     compare with the commit where the branch left REV (default: HEAD^)
@@ -127,6 +128,15 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
             clusters: &["lifecycle", "lifecycle-2"],
             ..cargo("smoke", &smoke)
         },
+        Stage {
+            // Nobody needs it before the images: it gets what the other two leave.
+            early: true,
+            ..stage(
+                "csi",
+                "nice",
+                &["-n", "19", &xtask, "cluster", "tools", "--csi"],
+            )
+        },
         verb("images", &["images"]),
         verb("python", &["python"]),
         Stage {
@@ -183,7 +193,7 @@ fn run(mut args: Args) -> Result<ExitCode> {
                 "The tests install packages and make file systems and namespaces, which only root may.",
             ));
         }
-        Tools::can_build(&tools::of_tests(NodeEngine::here()))?;
+        Tools::can_build(&[tools::of_tests(NodeEngine::here()), tools::of_csi()].concat())?;
     }
     println!("{}", plan()?.describe());
     let started = Instant::now();

@@ -1,11 +1,13 @@
-//! Chains that a pool should have. A chain that is there keeps its targets.
+//! Chains that a pool should have, and lists of them. A chain that is there keeps its targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{ChainRecord, TableMember, TableRecord, TableUuid, TargetRecord};
+use crate::record::{
+    ChainListRecord, ChainRecord, TableMember, TableRecord, TableUuid, TargetRecord,
+};
 use crate::state::TableState;
 use crate::step::{TableAnswer, TableRefusal, TableStep, check_name};
-use crate::{CHAIN_BITS, MOST_CHAINS, MOST_CHANGED, MOST_MEMBERS};
+use crate::{CHAIN_BITS, MOST_CHAINS, MOST_CHANGED, MOST_LISTS, MOST_MEMBERS, MOST_POOL_CHAINS};
 
 /// A chain as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +38,19 @@ pub(crate) fn step(
     if all > MOST_CHAINS {
         return Err(TableRefusal::Chains(all));
     }
-    let (mut chains, mut targets) = (Vec::new(), BTreeMap::new());
-    let mut rest = wanted.into_values();
-    // With room for the head, and for one more chain and its targets.
-    while chains.len() + targets.len() + MOST_MEMBERS + 2 <= MOST_CHANGED
+    let mut listed: BTreeSet<u32> = state.chains_of_pool(pool).collect();
+    listed.extend(wanted.keys());
+    if listed.len() > MOST_POOL_CHAINS {
+        let (pool, chains) = (pool.to_owned(), listed.len());
+        return Err(TableRefusal::PoolChains { pool, chains });
+    }
+    if !wanted.is_empty() && state.lists().len() >= MOST_LISTS {
+        return Err(TableRefusal::Lists);
+    }
+    let (mut records, mut targets) = (Vec::new(), BTreeMap::new());
+    let mut rest = wanted.into_values().peekable();
+    // With room for one more chain and its targets, the list and the head.
+    while records.len() + targets.len() + MOST_MEMBERS + 3 <= MOST_CHANGED
         && let Some(spec) = rest.next()
     {
         let members = spec.targets.iter().map(|target| TableMember {
@@ -50,7 +61,7 @@ pub(crate) fn step(
             version: 1,
             members: members.collect(),
         };
-        chains.push(TableRecord::Chain(spec.chain, record));
+        records.push(TableRecord::Chain(spec.chain, record));
         for target in &spec.targets {
             let record = state.targets().get(target);
             if let Some(record) = record.filter(|record| record.pool.is_none()) {
@@ -64,13 +75,39 @@ pub(crate) fn step(
         }
     }
     let targets = targets.into_iter();
-    chains.extend(targets.map(|(target, record)| TableRecord::Target(target, record)));
+    records.extend(targets.map(|(target, record)| TableRecord::Target(target, record)));
+    let is_complete = rest.peek().is_none();
+    let mut head = state.head().clone();
+    let mut list = newest(state, pool).map_or(0, |(number, _)| number);
+    if is_complete && let Some(record) = next_list(state, pool, listed) {
+        head.last_list += 1;
+        list = head.last_list;
+        records.push(TableRecord::List(list, record));
+    }
     let step = TableStep {
-        records: chains,
-        is_complete: rest.next().is_none(),
-        answer: TableAnswer::Done,
+        records,
+        is_complete,
+        answer: TableAnswer::Created(list),
     };
-    Ok(step.with_head(state.head().clone()))
+    Ok(step.with_head(head))
+}
+
+fn newest<'a>(state: &'a TableState, pool: &str) -> Option<(u32, &'a ChainListRecord)> {
+    let mut newest_first = state.lists().iter().rev();
+    let found = newest_first.find(|(_, list)| list.pool == pool);
+    found.map(|(number, list)| (*number, list))
+}
+
+/// A list of these chains, unless the pool's newest is the same.
+fn next_list(state: &TableState, pool: &str, chains: BTreeSet<u32>) -> Option<ChainListRecord> {
+    let is_listed = match newest(state, pool) {
+        Some((_, list)) => list.chains.iter().eq(&chains),
+        None => chains.is_empty(),
+    };
+    (!is_listed).then(|| ChainListRecord {
+        pool: pool.to_owned(),
+        chains: chains.into_iter().collect(),
+    })
 }
 
 /// Whether the chain is there; refused if it is another.

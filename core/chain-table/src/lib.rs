@@ -7,6 +7,7 @@
 //!
 //! - revisions and versions of chains only rise, and numbers of sessions and services are never used again;
 //! - a member's life changes only when its service comes with the target's data, which gives the chain a new version;
+//! - lists of chains never change;
 //! - a path that should hold a target and is empty is never formatted.
 //!
 //! A step changes at most [`MOST_CHANGED`] records, so that it fits into a transaction; when it is not complete, the same
@@ -21,8 +22,8 @@ mod step;
 
 pub use chains::ChainSpec;
 pub use record::{
-    ChainRecord, DamagedRecord, HEAD_KEY, ServiceRecord, SessionRecord, TableHead, TableMember,
-    TableRecord, TableUuid, TargetRecord,
+    ChainListRecord, ChainRecord, DamagedRecord, HEAD_KEY, ServiceRecord, SessionRecord, TableHead,
+    TableMember, TableRecord, TableUuid, TargetRecord,
 };
 pub use register::{PathVerdict, RegisteredPath, Registration};
 pub use state::TableState;
@@ -36,6 +37,10 @@ pub const MOST_PATHS: usize = 32;
 pub const MOST_SERVICES: usize = 1 << 12;
 /// Chains that there may be.
 pub const MOST_CHAINS: usize = 1 << 14;
+/// Chains of a pool: a list of them is a record.
+pub const MOST_POOL_CHAINS: usize = 1 << 12;
+/// Lists of chains that there may be.
+pub const MOST_LISTS: usize = 1 << 10;
 /// Members of a chain.
 pub const MOST_MEMBERS: usize = 8;
 /// Sessions that may be open.

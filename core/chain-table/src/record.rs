@@ -42,6 +42,8 @@ pub struct TableHead {
     pub last_session: u64,
     /// The last number of a service; 0 before the first.
     pub last_service: u32,
+    /// The last number of a list of chains; 0 before the first.
+    pub last_list: u32,
 }
 
 /// A process that has targets.
@@ -102,6 +104,16 @@ impl ChainRecord {
     }
 }
 
+/// All chains of a pool at some time, which layouts of files name by its number. It never changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChainListRecord {
+    /// The pool.
+    pub pool: String,
+    /// Numbers of chains, ascending.
+    pub chains: Vec<u32>,
+}
+
 /// An open session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -121,6 +133,8 @@ pub enum TableRecord {
     Target(TableUuid, TargetRecord),
     /// A chain by its number.
     Chain(u32, ChainRecord),
+    /// A list of chains by its number.
+    List(u32, ChainListRecord),
     /// A session by its number; none when it has ended.
     Session(u64, Option<SessionRecord>),
 }
@@ -142,6 +156,7 @@ pub const HEAD_KEY: &str = "head";
 const SERVICE: &str = "service/";
 const TARGET: &str = "target/";
 const CHAIN: &str = "chain/";
+const LIST: &str = "list/";
 const SESSION: &str = "session/";
 
 impl TableRecord {
@@ -153,6 +168,7 @@ impl TableRecord {
             Self::Service(number, _) => format!("{SERVICE}{number:08x}"),
             Self::Target(target, _) => format!("{TARGET}{target}"),
             Self::Chain(number, _) => format!("{CHAIN}{number:06x}"),
+            Self::List(number, _) => format!("{LIST}{number:08x}"),
             Self::Session(number, _) => format!("{SESSION}{number:016x}"),
         }
     }
@@ -165,6 +181,7 @@ impl TableRecord {
             Self::Service(_, service) => Some(json(service)),
             Self::Target(_, target) => Some(json(target)),
             Self::Chain(_, chain) => Some(json(chain)),
+            Self::List(_, list) => Some(json(list)),
             Self::Session(_, session) => session.as_ref().map(json),
         }
     }
@@ -182,6 +199,8 @@ impl TableRecord {
             Ok(Self::Target(TableUuid(number(text)?), read(key, value)?))
         } else if let Some(text) = key.strip_prefix(CHAIN) {
             Ok(Self::Chain(number(text)? as u32, read(key, value)?))
+        } else if let Some(text) = key.strip_prefix(LIST) {
+            Ok(Self::List(number(text)? as u32, read(key, value)?))
         } else if let Some(text) = key.strip_prefix(SESSION) {
             Ok(Self::Session(number(text)? as u64, Some(read(key, value)?)))
         } else {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::{
-    ChainRecord, DamagedRecord, ServiceRecord, SessionRecord, TableHead, TableRecord, TableUuid,
-    TargetRecord,
+    ChainListRecord, ChainRecord, DamagedRecord, ServiceRecord, SessionRecord, TableHead,
+    TableRecord, TableUuid, TargetRecord,
 };
 
 /// All records of a table.
@@ -14,6 +14,7 @@ pub struct TableState {
     services: BTreeMap<u32, ServiceRecord>,
     targets: BTreeMap<TableUuid, TargetRecord>,
     chains: BTreeMap<u32, ChainRecord>,
+    lists: BTreeMap<u32, ChainListRecord>,
     sessions: BTreeMap<u64, SessionRecord>,
     /// Chains that a target is a member of.
     chains_of: BTreeMap<TableUuid, BTreeSet<u32>>,
@@ -50,6 +51,9 @@ impl TableState {
                 }
                 self.chains.insert(number, chain);
             }
+            TableRecord::List(number, list) => {
+                self.lists.insert(number, list);
+            }
             TableRecord::Session(number, Some(session)) => {
                 self.sessions.insert(number, session);
             }
@@ -83,6 +87,12 @@ impl TableState {
         &self.chains
     }
 
+    /// All lists of chains by number.
+    #[must_use]
+    pub fn lists(&self) -> &BTreeMap<u32, ChainListRecord> {
+        &self.lists
+    }
+
     /// All open sessions by number.
     #[must_use]
     pub fn sessions(&self) -> &BTreeMap<u64, SessionRecord> {
@@ -98,6 +108,19 @@ impl TableState {
     #[must_use]
     pub fn service_of(&self, target: TableUuid) -> Option<u32> {
         self.targets.get(&target).map(|target| target.service)
+    }
+
+    /// Chains of a pool, ascending.
+    pub(crate) fn chains_of_pool(&self, pool: &str) -> impl Iterator<Item = u32> {
+        let is_of = move |chain: &ChainRecord| {
+            let mut targets = chain
+                .members
+                .iter()
+                .filter_map(|member| self.targets.get(&member.target));
+            targets.any(|target| target.pool.as_deref() == Some(pool))
+        };
+        let chains = self.chains.iter().filter(move |(_, chain)| is_of(chain));
+        chains.map(|(number, _)| *number)
     }
 
     /// The target that is, or should be, at a path of a service.

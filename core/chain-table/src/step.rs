@@ -6,8 +6,8 @@ use crate::register::{self, PathVerdict, Registration};
 use crate::sessions;
 use crate::state::TableState;
 use crate::{
-    CHAIN_BITS, MOST_CHAINS, MOST_MEMBERS, MOST_NAME_BYTES, MOST_PATHS, MOST_SERVICES,
-    MOST_SESSIONS,
+    CHAIN_BITS, MOST_CHAINS, MOST_LISTS, MOST_MEMBERS, MOST_NAME_BYTES, MOST_PATHS,
+    MOST_POOL_CHAINS, MOST_SERVICES, MOST_SESSIONS,
 };
 
 /// What is asked of the table. Each may be asked again: what is done already is not done twice, except that a client gets
@@ -45,6 +45,8 @@ pub enum TableEvent {
 pub enum TableAnswer {
     /// It is so.
     Done,
+    /// The number of the pool's newest list of chains; 0 if it has no chains.
+    Created(u32),
     /// The service's number, and what is to be done with each path, in their order.
     Registered(u32, Vec<PathVerdict>),
     /// The session's number.
@@ -161,6 +163,17 @@ pub enum TableRefusal {
     /// Too many chains.
     #[error("{0} chains are too many: at most {MOST_CHAINS} are possible")]
     Chains(usize),
+    /// Too many chains of a pool.
+    #[error("pool {pool} would have {chains} chains: at most {MOST_POOL_CHAINS} are possible")]
+    PoolChains {
+        /// The pool.
+        pool: String,
+        /// How many.
+        chains: usize,
+    },
+    /// Too many lists.
+    #[error("there are {MOST_LISTS} lists of chains already: no pool can have more chains")]
+    Lists,
     /// Too many sessions.
     #[error("{MOST_SESSIONS} sessions are open: no more are possible before one ends")]
     Sessions,

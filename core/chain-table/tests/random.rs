@@ -53,6 +53,12 @@ fn check(before: &TableState, after: &TableState, world: &World) {
         );
         assert!(!chain.is_complete() || now.is_complete());
     }
+    assert!(
+        before
+            .lists()
+            .iter()
+            .all(|(number, list)| after.lists().get(number) == Some(list))
+    );
     for chain in after.chains().values() {
         let come = chain.members.iter().filter(|member| member.life.is_some());
         assert!(

@@ -57,7 +57,9 @@ fn run(state: &mut TableState, event: &TableEvent) -> Result<(TableAnswer, usize
 fn verdicts(state: &mut TableState, event: &TableEvent) -> Vec<PathVerdict> {
     match run(state, event).unwrap().0 {
         TableAnswer::Registered(_, verdicts) => verdicts,
-        other @ (TableAnswer::Done | TableAnswer::Opened(_)) => panic!("{other:?}"),
+        other @ (TableAnswer::Done | TableAnswer::Created(_) | TableAnswer::Opened(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 
@@ -276,9 +278,66 @@ fn chains_that_cannot_be_are_refused_as_a_whole() {
     let before = state.clone();
     assert_eq!(
         run(&mut state, &creation("p", &[(1, &[A, B])])),
-        Ok((TableAnswer::Done, 0))
+        Ok((TableAnswer::Created(1), 0))
     );
     assert_eq!(state, before);
+}
+
+#[test]
+fn a_pool_whose_chains_become_more_gets_another_list_of_all_of_them() {
+    let mut state = three();
+    let created = |state: &mut TableState, pool: &str, chains: &[(u32, &[TableUuid])]| {
+        let (answer, _) = run(state, &creation(pool, chains)).unwrap();
+        let TableAnswer::Created(list) = answer else {
+            panic!("{answer:?}");
+        };
+        list
+    };
+    assert_eq!(created(&mut state, "p", &[]), 0);
+    assert_eq!(created(&mut state, "p", &[(9, &[A]), (3, &[A])]), 1);
+    assert_eq!(created(&mut state, "q", &[(5, &[B])]), 2);
+    assert_eq!(created(&mut state, "p", &[(3, &[A])]), 1);
+    assert_eq!(created(&mut state, "p", &[(4, &[A]), (9, &[A])]), 3);
+    assert_eq!(created(&mut state, "q", &[]), 2);
+    let lists = state
+        .lists()
+        .values()
+        .map(|list| (list.pool.as_str(), list.chains.clone()));
+    let expected = [("p", vec![3, 9]), ("q", vec![5]), ("p", vec![3, 4, 9])];
+    assert!(lists.eq(expected));
+}
+
+#[test]
+fn a_list_is_made_when_all_chains_of_a_request_are_there() {
+    let mut state = three();
+    let chains: Vec<(u32, &[TableUuid])> = (0..300).map(|chain| (chain, &[A, B][..])).collect();
+    let event = creation("p", &chains);
+    let first = state.step(&event).unwrap();
+    assert!(!first.is_complete);
+    // The manager dies here; somebody asks for a part only.
+    first
+        .records
+        .into_iter()
+        .for_each(|record| state.apply(record));
+    assert!(state.lists().is_empty());
+    run(&mut state, &creation("p", &chains[..1])).unwrap();
+    assert_eq!(state.lists()[&1].chains.len(), state.chains().len());
+    run(&mut state, &event).unwrap();
+    assert_eq!(state.lists()[&2].chains, (0..300).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_pool_has_no_more_chains_than_a_list_holds() {
+    let mut state = three();
+    let chains: Vec<(u32, &[TableUuid])> = (0..4096).map(|chain| (chain, &[A][..])).collect();
+    run(&mut state, &creation("p", &chains)).unwrap();
+    let value = TableRecord::List(1, state.lists()[&1].clone())
+        .value()
+        .unwrap();
+    assert!(value.len() < 40_000, "{} bytes", value.len());
+    let refused = run(&mut state, &creation("p", &[(5000, &[A])])).unwrap_err();
+    assert!(refused.to_string().contains("4097 chains"), "{refused}");
+    run(&mut state, &creation("q", &[(5000, &[B])])).unwrap();
 }
 
 #[test]
@@ -331,13 +390,6 @@ fn a_table_belongs_to_one_file_system() {
 #[test]
 fn records_keep_their_bytes() {
     let mut state = three();
-    run(
-        &mut state,
-        &TableEvent::Begin {
-            file_system: TableUuid(1),
-        },
-    )
-    .unwrap_err();
     let written: Vec<TableRecord> = [
         registration("n1", u64::MAX, &[("/a", Some(A))]),
         creation("p", &[(0xabcdef, &[A, B])]),
@@ -364,13 +416,14 @@ fn records_keep_their_bytes() {
         lines,
         [
             r#"target/0000000000000000000000000000000a {"service":1,"path":"/a","life":18446744073709551615}"#,
-            r#"head {"fileSystem":"00000000000000000000000000000000","revision":7,"lastSession":0,"lastService":3}"#,
+            r#"head {"fileSystem":"00000000000000000000000000000000","revision":7,"lastSession":0,"lastService":3,"lastList":0}"#,
             r#"chain/abcdef {"version":1,"members":[{"target":"0000000000000000000000000000000a","life":18446744073709551615},{"target":"0000000000000000000000000000000b","life":1}]}"#,
             r#"target/0000000000000000000000000000000a {"service":1,"path":"/a","life":18446744073709551615,"pool":"p"}"#,
             r#"target/0000000000000000000000000000000b {"service":2,"path":"/b","life":1,"pool":"p"}"#,
-            r#"head {"fileSystem":"00000000000000000000000000000000","revision":8,"lastSession":0,"lastService":3}"#,
+            r#"list/00000001 {"pool":"p","chains":[11259375]}"#,
+            r#"head {"fileSystem":"00000000000000000000000000000000","revision":8,"lastSession":0,"lastService":3,"lastList":1}"#,
             r#"session/0000000000000001 {"client":"n1"}"#,
-            r#"head {"fileSystem":"00000000000000000000000000000000","revision":9,"lastSession":1,"lastService":3}"#,
+            r#"head {"fileSystem":"00000000000000000000000000000000","revision":9,"lastSession":1,"lastService":3,"lastList":1}"#,
         ]
     );
     for record in &written {

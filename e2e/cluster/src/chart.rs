@@ -9,6 +9,7 @@ use crate::cluster::Cluster;
 use crate::command;
 use crate::error::{Error, ErrorContext, Result};
 use crate::image;
+use crate::node::NODE_CLASS;
 use crate::paths;
 use crate::progress::{ProgressFn, StepOutcome, step};
 use crate::tools::Tools;
@@ -20,19 +21,29 @@ const NAMESPACE: &str = "fireflyer-system";
 /// How long helm waits for all pods of the chart to be Ready; a fresh cluster needs about 10 s.
 const WAIT: &str = "3m";
 
+/// By far the largest image, which only nodes with a class need.
+const TRAINER: &str = "trainer";
 /// What the nodes need: our programs, the trainer of the examples, and a shell for small jobs.
-const IMAGES: [&str; 6] = [
+pub const IMAGES: [&str; 6] = [
     "operator",
     "hfreduce-sidecar",
     "device-plugin",
     "validator",
-    "trainer",
+    TRAINER,
     "busybox",
 ];
 
 /// Gives the nodes our images, installs the chart or upgrades it, and waits until it is at work.
 pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
-    cluster.import(&archives()?, progress)?;
+    let with_class = cluster.nodes_with(NODE_CLASS)?;
+    let is_trainer = |archive: &PathBuf| image::of_archive(archive) == TRAINER;
+    let (trainer, others): (Vec<_>, Vec<_>) = archives()?.into_iter().partition(is_trainer);
+    cluster.import(&others, progress)?;
+    cluster.import_to(
+        |node| with_class.iter().any(|other| other == node),
+        &trainer,
+        progress,
+    )?;
     step(progress, "chart", || {
         upgrade(cluster, &[])?;
         Ok(((), StepOutcome::Done))
@@ -100,13 +111,8 @@ fn archives() -> Result<Vec<PathBuf>> {
         fs::read_dir(&folder).context(|| format!("failed to list {}", folder.display()))?;
     let files: Vec<_> = listed.flatten().map(|entry| entry.path()).collect();
     let find = |name: &str| {
-        let of_this = |path: &&PathBuf| {
-            let file = path.file_name().unwrap_or_default().to_string_lossy();
-            file.strip_suffix(".tar")
-                .and_then(|stem| stem.rsplit_once('-'))
-                .is_some_and(|(stem, _)| stem == name)
-        };
-        let found = files.iter().find(of_this).cloned();
+        let found = files.iter().find(|path| image::of_archive(path) == name);
+        let found = found.cloned();
         found.ok_or_else(|| {
             Error::new(format!(
                 "there is no image {name}: run `cargo xtask images`"

@@ -217,9 +217,20 @@ impl Cluster {
     /// Gives images to all nodes that run, at once. A node that has an archive already is left
     /// alone.
     pub fn import(&self, archives: &[PathBuf], progress: ProgressFn<'_>) -> Result<()> {
+        self.import_to(|_| true, archives, progress)
+    }
+
+    /// Gives images to those of the nodes whose name is `wanted`.
+    pub(crate) fn import_to(
+        &self,
+        wanted: impl Fn(&str) -> bool,
+        archives: &[PathBuf],
+        progress: ProgressFn<'_>,
+    ) -> Result<()> {
         thread::scope(|scope| {
             let workers: Vec<_> = self
                 .nodes()
+                .filter(|node| wanted(node.name()))
                 .map(|node| scope.spawn(move || node.import(archives, progress)))
                 .collect();
             workers
@@ -229,6 +240,14 @@ impl Cluster {
                     Err(_) => Err(Error::new("an import thread panicked")),
                 })
         })
+    }
+
+    /// Names of the nodes that have a label, whatever its value.
+    pub(crate) fn nodes_with(&self, label: &str) -> Result<Vec<String>> {
+        let path = "jsonpath={.items[*].metadata.name}";
+        let mut get = self.kubectl(["get", "nodes", "--selector", label, "-o", path])?;
+        let names = command::run(&mut get)?;
+        Ok(names.split_whitespace().map(str::to_owned).collect())
     }
 
     pub(crate) fn ready_nodes(&self) -> Result<Vec<String>> {

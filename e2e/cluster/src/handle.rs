@@ -1,11 +1,12 @@
 //! A node of a cluster that is up, and what can be done to it: the same words whoever runs the nodes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::cgroup;
 use crate::cluster::Cluster;
 use crate::command;
 use crate::error::Result;
+use crate::image;
 use crate::kind;
 use crate::network;
 use crate::node::NativeNode;
@@ -137,7 +138,7 @@ impl<'a> NodeHandle<'a> {
             return Ok(());
         }
         for archive in archives {
-            let name = format!("import {} {}", self.name(), archive_name(archive));
+            let name = format!("import {} {}", self.name(), image::of_archive(archive));
             step(progress, &name, || {
                 let new = match self.cluster.engine {
                     NodeEngine::Native => self.native().import(archive)?,
@@ -159,14 +160,4 @@ impl<'a> NodeHandle<'a> {
     fn native(&self) -> NativeNode<'a> {
         self.cluster.native(self.index)
     }
-}
-
-/// `trainer` of `.../trainer-0123456789abcdef.tar`.
-fn archive_name(archive: &Path) -> String {
-    let stem = archive
-        .file_stem()
-        .map(|stem| stem.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    stem.rsplit_once('-')
-        .map_or(stem.clone(), |(name, _)| name.to_owned())
 }

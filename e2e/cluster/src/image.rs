@@ -256,3 +256,10 @@ pub fn name(reference: &str) -> &str {
     let last = reference.rsplit('/').next().unwrap_or(reference);
     last.split(':').next().unwrap_or(last)
 }
+
+/// `trainer` of `.../trainer-0123456789abcdef.tar`.
+pub(crate) fn of_archive(archive: &Path) -> String {
+    let stem = archive.file_stem().unwrap_or_default().to_string_lossy();
+    let name = stem.rsplit_once('-').map_or(&*stem, |(name, _)| name);
+    name.to_owned()
+}

@@ -18,6 +18,9 @@ use crate::state::State;
 use crate::template::{self, CNI, CONTAINERD, INIT, KUBELET, render};
 use crate::tools::Tools;
 
+/// The label of nodes that jobs may get.
+pub const NODE_CLASS: &str = "fireflyer.dev/node-class";
+
 /// A node is called lost when its lease is this old. Short, so that tests of node loss need not
 /// wait.
 pub(crate) const LEASE_SECONDS: u32 = 8;
@@ -144,7 +147,7 @@ impl NativeNode<'_> {
         .env(
             "LABELS",
             format!(
-                "fireflyer.dev/node-class=a100,topology.fireflyer.dev/zone={}",
+                "{NODE_CLASS}=a100,topology.fireflyer.dev/zone={}",
                 self.zone
             ),
         );

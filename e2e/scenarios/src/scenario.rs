@@ -13,6 +13,7 @@ pub mod forged;
 pub mod lifecycle;
 pub mod scale;
 pub mod shrink;
+pub mod storage;
 pub mod survival;
 pub mod training;
 pub mod upgrade;
@@ -99,6 +100,10 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::Nodes(1),
         devices::trainer_sees_the_devices_of_its_node
+    ),
+    scenario!(
+        Needs::Intact(0),
+        storage::fuse_mount_of_one_pod_serves_others
     ),
     scenario!(Needs::Intact(0), lifecycle::gang_that_cannot_fit_says_why),
     scenario!(

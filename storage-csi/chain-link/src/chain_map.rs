@@ -27,6 +27,8 @@ pub struct MappedChain {
 pub struct ChainMap {
     pub services: BTreeMap<u32, ServiceAddress>,
     pub chains: BTreeMap<u32, MappedChain>,
+    /// Lists of chains by their versions. A file's layout names one; none changes.
+    pub lists: BTreeMap<u32, Vec<u32>>,
 }
 
 impl MappedChain {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::init::WRITE_LIMIT_BYTES;
-pub use state::{MountState, state};
+pub use state::{MountEntry, MountState, state, table};
 
 /// Where the kernel gives connections away.
 const DEVICE: &str = "/dev/fuse";

@@ -116,6 +116,7 @@ impl TableKeeper {
                 TableRecord::Service(..)
                 | TableRecord::Target(..)
                 | TableRecord::Chain(..)
+                | TableRecord::List(..)
                 | TableRecord::Session(..) => TableHead::default(),
             },
             None => TableHead::default(),
@@ -201,6 +202,14 @@ fn log(record: &TableRecord) {
         }
         TableRecord::Chain(number, chain) => {
             debug!(chain = number, version = chain.version, "chain changed");
+        }
+        TableRecord::List(number, list) => {
+            info!(
+                number,
+                pool = list.pool,
+                chains = list.chains.len(),
+                "list of chains made"
+            );
         }
         TableRecord::Session(number, Some(session)) => {
             info!(session = number, client = session.client, "session opened");

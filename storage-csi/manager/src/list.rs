@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use chain_table::{TableState, TableUuid};
 use storage_rpc::pb::manager::{
-    ListResponse, ListedChain, ListedService, ListedSession, ListedTarget, TargetReport,
+    ListResponse, ListedChain, ListedChains, ListedService, ListedSession, ListedTarget,
+    TargetReport,
 };
 
 use crate::watch::watched_chain;
@@ -72,11 +73,17 @@ pub(crate) fn list(state: &TableState, reports: &Reports) -> ListResponse {
             session: *session,
             client: record.client.clone(),
         });
+    let lists = state.lists().iter().map(|(list, record)| ListedChains {
+        list: *list,
+        pool: record.pool.clone(),
+        chains: record.chains.clone(),
+    });
     ListResponse {
         revision: state.head().revision,
         services: services.collect(),
         targets: targets.collect(),
         chains: chains.collect(),
         sessions: sessions.collect(),
+        lists: lists.collect(),
     }
 }

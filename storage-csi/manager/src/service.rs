@@ -168,13 +168,16 @@ impl ChainManager for Service {
             .into_iter()
             .map(spec)
             .collect::<Result<_, Status>>()?;
-        self.change(&TableEvent::CreateChains { pool, chains })
-            .await?;
-        Ok(Response::new(CreateChainsResponse {}))
+        let event = TableEvent::CreateChains { pool, chains };
+        let (TableAnswer::Created(list), _) = self.change(&event).await? else {
+            return Err(Status::internal("a creation had another answer"));
+        };
+        Ok(Response::new(CreateChainsResponse { list }))
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Answer<ListResponse> {
-        allow(&request, &MEMBERS)?;
+        // Who makes volumes is a client, and needs to know how much room there is.
+        peer(&request)?;
         self.keeper
             .refresh()
             .await
@@ -288,8 +291,10 @@ fn refused(refusal: &TableRefusal, text: String) -> Status {
         | TableRefusal::OtherPool { .. }
         | TableRefusal::SameService { .. }
         | TableRefusal::ChainExists { .. } => Status::failed_precondition(text),
-        TableRefusal::Services | TableRefusal::Chains(_) | TableRefusal::Sessions => {
-            Status::resource_exhausted(text)
-        }
+        TableRefusal::Services
+        | TableRefusal::Chains(_)
+        | TableRefusal::PoolChains { .. }
+        | TableRefusal::Lists
+        | TableRefusal::Sessions => Status::resource_exhausted(text),
     }
 }

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chain_table::{ChainRecord, TableState};
 use storage_rpc::pb::manager::{
-    OpenSessions, WatchResponse, WatchedChain, WatchedMember, WatchedService,
+    OpenSessions, WatchResponse, WatchedChain, WatchedList, WatchedMember, WatchedService,
 };
 
 /// Chains of one message: 512 chains of 8 members are 200 KiB.
 const MOST_IN_MESSAGE: usize = 512;
+/// Lists of one message: 64 lists of 4,096 chains are 600 KiB.
+const MOST_LISTS_IN_MESSAGE: usize = 64;
 
 /// What a watcher was sent.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub(crate) struct Watcher {
     service: u32,
     services: BTreeMap<u32, WatchedService>,
     chains: BTreeMap<u32, WatchedChain>,
+    /// The last list.
+    list: u32,
     /// None before the first message.
     sessions: Option<Vec<u64>>,
 }
@@ -33,9 +37,11 @@ impl Watcher {
     pub(crate) fn next(&mut self, state: &TableState) -> Vec<WatchResponse> {
         let chains = self.changed_chains(state);
         let services = self.changed_services(state);
+        let lists = self.new_lists(state);
         let sessions: Vec<u64> = state.sessions().keys().copied().collect();
         let sessions = (self.sessions.as_ref() != Some(&sessions)).then_some(sessions);
-        if chains.is_empty() && services.is_empty() && sessions.is_none() {
+        let is_known = chains.is_empty() && services.is_empty() && lists.is_empty();
+        if is_known && sessions.is_none() {
             return Vec::new();
         }
         let mut messages: Vec<_> = chains
@@ -45,6 +51,15 @@ impl Watcher {
                 ..WatchResponse::default()
             })
             .collect();
+        self.list = lists.last().map_or(self.list, |list| list.list);
+        messages.extend(
+            lists
+                .chunks(MOST_LISTS_IN_MESSAGE)
+                .map(|lists| WatchResponse {
+                    lists: lists.to_vec(),
+                    ..WatchResponse::default()
+                }),
+        );
         let rest = WatchResponse {
             is_complete: true,
             services: services.clone(),
@@ -64,6 +79,18 @@ impl Watcher {
             self.sessions = sessions;
         }
         messages
+    }
+
+    fn new_lists(&self, state: &TableState) -> Vec<WatchedList> {
+        if self.service != 0 {
+            return Vec::new();
+        }
+        let lists = state.lists().range(self.list + 1..);
+        let lists = lists.map(|(list, record)| WatchedList {
+            list: *list,
+            chains: record.chains.clone(),
+        });
+        lists.collect()
     }
 
     fn changed_chains(&self, state: &TableState) -> Vec<WatchedChain> {

@@ -71,6 +71,11 @@ async fn a_chain_is_streamed_when_all_its_members_have_come() {
     assert_eq!(all.map.chains[&2].services, [two, three]);
     assert_eq!(all.map.chains[&2].table.members[1].life, 4);
     of_one.until(|map| map.chains.len() == 1).await;
+    assert!(
+        of_one.map.lists.is_empty(),
+        "only who places chunks needs them"
+    );
+    assert_eq!(all.map.lists[&1], [1, 2]);
     assert_eq!(
         of_one.map.services.keys().copied().collect::<Vec<_>>(),
         [one, two]

@@ -107,6 +107,10 @@ impl MapFollower {
                 .chains
                 .insert(chain.chain, MappedChain { table, services });
         }
+        let lists = part.lists.into_iter();
+        self.map
+            .lists
+            .extend(lists.map(|list| (list.list, list.chains)));
         if let Some(sessions) = part.sessions {
             self.sessions = sessions.sessions.into_iter().map(SessionId).collect();
         }
@@ -117,7 +121,9 @@ impl MapFollower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::manager::{OpenSessions, WatchedChain, WatchedMember, WatchedService};
+    use crate::pb::manager::{
+        OpenSessions, WatchedChain, WatchedList, WatchedMember, WatchedService,
+    };
 
     fn chain(chain: u32, version: u64, life: u64) -> WatchedChain {
         let target = target_bytes(TargetId(7));
@@ -143,6 +149,10 @@ mod tests {
             }],
             chains: vec![chain(1, 1, 5), chain(2, 1, 5)],
             sessions: Some(OpenSessions { sessions: vec![8] }),
+            lists: vec![WatchedList {
+                list: 1,
+                chains: vec![1, 2],
+            }],
         }
     }
 
@@ -151,6 +161,7 @@ mod tests {
         let mut follower = MapFollower::default();
         let map = follower.take(whole(4)).unwrap().unwrap();
         assert_eq!(map.chains[&1].member_on(3), Some(TargetId(7)));
+        assert_eq!(map.lists[&1], [1, 2]);
         assert_eq!(map.services[&3].clients, "[fd00::1]:2".parse().unwrap());
         let part = WatchResponse {
             revision: 6,

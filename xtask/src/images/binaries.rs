@@ -36,8 +36,8 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     };
     let (dynamic, fixed): (Vec<&str>, Vec<&str>) =
         packages.iter().partition(|package| is_dynamic(package));
-    compile(Linking::Static, &fixed)?;
-    compile(Linking::Dynamic, &dynamic)?;
+    compile(Linking::Static, &fixed, None)?;
+    compile(Linking::Dynamic, &dynamic, None)?;
     // Cargo keeps programs of the two kinds apart; whoever asks for the images' programs finds them in one place.
     let host_folder = folder
         .ancestors()
@@ -56,6 +56,11 @@ pub(crate) fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
+/// Builds an example of a package as programs in images are built: a scenario runs it in a pod.
+pub(crate) fn example(package: &str, name: &str) -> anyhow::Result<()> {
+    compile(Linking::Static, &[package], Some(name))
+}
+
 fn modified(path: &Path) -> Option<std::time::SystemTime> {
     fs::metadata(path).and_then(|file| file.modified()).ok()
 }
@@ -72,7 +77,7 @@ fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("failed to copy {}", from.display()))
 }
 
-fn compile(linking: Linking, packages: &[&str]) -> anyhow::Result<()> {
+fn compile(linking: Linking, packages: &[&str], example: Option<&str>) -> anyhow::Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -93,6 +98,9 @@ fn compile(linking: Linking, packages: &[&str]) -> anyhow::Result<()> {
     }
     for package in packages {
         build.args(["--package", package]);
+    }
+    if let Some(example) = example {
+        build.args(["--example", example]);
     }
     cargo::run(STEP, &mut build).with_context(|| format!("failed to build {}", packages.join(", ")))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::table::{
     IMAGES, Linking, MATURIN, NOBODY, Recipe, TRAINER_ENVIRONMENT, TRAINER_EXAMPLES,
-    TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE, TRAINER_TRIMMED, VERBS_PACKAGES,
+    TRAINER_PACKAGES, TRAINER_SITE, TRAINER_SUITE, TRAINER_TRIMMED, User, VERBS_PACKAGES,
 };
 use crate::r#gen::root;
 
@@ -89,10 +89,10 @@ fn of_recipe(recipe: &Recipe, rust: &str) -> String {
         .iter()
         .map(|binary| format!("COPY --from=build /out/{} {}", binary.package, binary.path))
         .collect();
-    let user = recipe
-        .user
-        .map(|user| format!("USER {user}:{user}\n"))
-        .unwrap_or_default();
+    let user = match recipe.user {
+        User::Nobody => format!("USER {NOBODY}:{NOBODY}\n"),
+        User::Root(why) => format!("# Root, because it {why}.\n"),
+    };
     let entrypoint = recipe.entrypoint().join("\", \"");
     format!(
         "{HEADER}
@@ -160,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn every_program_is_copied_and_only_the_device_plugin_is_root() {
+    fn every_program_is_copied_and_who_is_root_says_why() {
         for (path, text) in all() {
             assert!(text.contains("COPY --from=build "), "{path}");
             assert!(text.contains("\nFROM rust:1."), "{path}");
-            assert_eq!(
+            assert_ne!(
                 text.contains("\nUSER 65532:65532\n"),
-                path != "device-plugin/Containerfile",
+                text.contains("\n# Root, because it "),
                 "{path}"
             );
         }

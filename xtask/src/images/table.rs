@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use cluster::image::{Entry, Image, ImageConfig, reference};
+use cluster::tools::{CSI_PROVISIONER, ETCD, Program, Tools};
 
 /// A user that owns nothing, as in common base images.
 pub(crate) const NOBODY: u32 = 65_532;
@@ -25,6 +26,14 @@ pub(crate) struct Binary {
     pub(crate) linking: Linking,
 }
 
+/// Who runs an image's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Nobody,
+    /// The reason ends the sentence `Root, because it ...`.
+    Root(&'static str),
+}
+
 /// An image that holds programs of ours, and the libraries of those that load any.
 #[derive(Debug)]
 pub(crate) struct Recipe {
@@ -32,8 +41,18 @@ pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     /// The first one is what a container of the image runs.
     pub(crate) binaries: &'static [Binary],
-    /// Who runs it; none is root.
-    pub(crate) user: Option<u32>,
+    pub(crate) user: User,
+    /// It is copied to every node.
+    pub(crate) max_megabytes: u64,
+}
+
+/// An image that others publish: it is made here of a program of `e2e/tools`, since the test cluster reaches no registry.
+#[derive(Debug)]
+pub(crate) struct Published {
+    pub(crate) program: Program,
+    /// Where the published image has it, so that one pod fits both.
+    path: &'static str,
+    pub(crate) max_megabytes: u64,
 }
 
 pub(crate) const IMAGES: &[Recipe] = &[
@@ -44,7 +63,8 @@ pub(crate) const IMAGES: &[Recipe] = &[
             path: "/usr/bin/operator",
             linking: Linking::Static,
         }],
-        user: Some(NOBODY),
+        user: User::Nobody,
+        max_megabytes: 30,
     },
     // The launcher travels with the sidecar, which puts it into the pod: so any trainer image will
     // do.
@@ -63,9 +83,9 @@ pub(crate) const IMAGES: &[Recipe] = &[
                 linking: Linking::Static,
             },
         ],
-        user: Some(NOBODY),
+        user: User::Nobody,
+        max_megabytes: 30,
     },
-    // Root, because it makes sockets in the kubelet's folder.
     Recipe {
         name: "device-plugin",
         binaries: &[Binary {
@@ -73,7 +93,8 @@ pub(crate) const IMAGES: &[Recipe] = &[
             path: "/usr/bin/device-plugin",
             linking: Linking::Static,
         }],
-        user: None,
+        user: User::Root("makes sockets in the kubelet's folder"),
+        max_megabytes: 30,
     },
     Recipe {
         name: "validator",
@@ -82,9 +103,51 @@ pub(crate) const IMAGES: &[Recipe] = &[
             path: "/usr/bin/validator",
             linking: Linking::Static,
         }],
-        user: Some(NOBODY),
+        user: User::Nobody,
+        max_megabytes: 30,
     },
 ];
+
+pub(crate) const PUBLISHED: &[Published] = &[
+    Published {
+        program: ETCD,
+        path: "/usr/local/bin/etcd",
+        max_megabytes: 40,
+    },
+    Published {
+        program: CSI_PROVISIONER,
+        path: "/csi-provisioner",
+        max_megabytes: 80,
+    },
+];
+
+impl Published {
+    /// The image, from the programs that were built.
+    pub(crate) fn image(&self, tools: &Tools) -> anyhow::Result<Image> {
+        let config = ImageConfig {
+            reference: reference(self.program.name()),
+            entrypoint: vec![self.path.to_owned()],
+            environment: vec!["PATH=/usr/local/bin:/usr/bin:/bin".to_owned()],
+            user: Some(NOBODY),
+        };
+        let entries = vec![Entry::File {
+            path: self.path.to_owned(),
+            source: tools.program(self.program.name())?,
+            mode: 0o755,
+        }];
+        Ok(Image { config, entries })
+    }
+}
+
+impl User {
+    /// Numeric, so that Kubernetes can see that it is not root.
+    pub(crate) fn id(self) -> Option<u32> {
+        match self {
+            Self::Nobody => Some(NOBODY),
+            Self::Root(_) => None,
+        }
+    }
+}
 
 impl Recipe {
     /// What a container of the image runs.
@@ -113,7 +176,7 @@ impl Recipe {
             reference: reference(self.name),
             entrypoint: self.entrypoint(),
             environment: vec!["PATH=/usr/bin".to_owned()],
-            user: self.user,
+            user: self.user.id(),
         };
         Image {
             config,
@@ -173,3 +236,33 @@ pub(crate) const TRAINER_ENVIRONMENT: [&str; 6] = [
     // Debian builds torch without libuv, and torch does not notice by itself.
     "USE_LIBUV=0",
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use cluster::chart;
+
+    use super::IMAGES;
+    use crate::r#gen::root;
+
+    #[test]
+    fn every_image_of_ours_reaches_the_nodes_of_a_cluster() {
+        let readme = fs::read_to_string(root().join("README.md")).unwrap();
+        let built = readme
+            .lines()
+            .find_map(|line| line.strip_prefix("for image in ")?.strip_suffix("; do"))
+            .unwrap();
+        for image in IMAGES {
+            let name = image.name;
+            assert!(
+                chart::IMAGES.contains(&name),
+                "the test cluster gets no image {name}"
+            );
+            assert!(
+                built.split(' ').any(|word| word == name),
+                "the README builds no image {name}"
+            );
+        }
+    }
+}

@@ -41,13 +41,14 @@ pub(crate) const STAGES: &[Stage] = &[
     whole("lint", 240),
     parts("unit", 750, 3, &[]),
     parts("rdma", 120, 4, RDMA),
-    whole("tools", 480),
-    whole("etcd", 60),
+    whole("tools", 420),
+    whole("etcd", 30),
     whole("base", 180),
     whole("chart", 30),
     whole("smoke", 90),
+    whole("csi", 120),
     whole("images", 300),
-    whole("python", 300),
+    whole("python", 270),
     parts("cluster", 660, 4, CLUSTER),
 ];
 
@@ -126,6 +127,8 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("unit", "launcher ", Always),
     ("unit", "device_plugin ", On(&["e2e/fixtures"])),
     ("unit", "device_plugin tests/kubelet.rs", Always),
+    ("unit", "csi tests/kubelet.rs", Always),
+    ("unit", "csi tests/node/main.rs", On(&["e2e/tools"])),
     ("unit", "xtask ", On(&["core", "docs"])),
     ("rdma", "links_carry_payload_both_ways", Always),
     ("rdma", "a_sidecar_that_is_killed_is_named", Always),
@@ -146,6 +149,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("cluster", "api::every_refusal", Always),
     ("cluster", "survival::", On(JOBS)),
     ("cluster", "shrink::", On(SHRINK)),
+    ("cluster", "storage::", On(STORAGE)),
     ("cluster", "shrink::of_a_partition", Always),
     ("cluster", "upgrade::", On(API)),
     ("cluster", "upgrade::chart_upgrade", Always),
@@ -201,6 +205,12 @@ const SHRINK: &[&str] = &[
     "e2e/scenarios/src/scenario/shrink.rs",
     "hfreduce-sidecar/src",
     "operator/src/rendezvous",
+];
+
+const STORAGE: &[&str] = &[
+    "e2e/scenarios/src/scenario/storage.rs",
+    "storage-csi/fuse/examples",
+    "storage-csi/fuse/src",
 ];
 
 const VALIDATION: &[&str] = &[

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::plan::Plan;
 use crate::r#gen::root;
+use crate::images::binaries;
 use crate::{cargo, child};
 
 /// The cluster of the scenarios.
@@ -48,6 +49,7 @@ pub(crate) fn short(name: &str) -> &str {
 pub(crate) fn start(words: &[&str]) -> Result<ExitCode> {
     // Not by package: the workspace's features are those that the unit tests were built with.
     cargo::build("scenarios", &["--bin", "scenarios"])?;
+    binaries::example("fuse", "greeting")?;
     // Both are built into the same folder, wherever that is.
     let program = env::current_exe()?.with_file_name("scenarios");
     let status = child::command(program)

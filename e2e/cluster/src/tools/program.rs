@@ -1,10 +1,41 @@
-//! The cluster's programs, the Go package of each, and which of them a task needs.
+//! The programs, the Go module and package of each, and which of them a task needs.
 
 use crate::state::NodeEngine;
+
+/// A Go module of this clone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Module {
+    /// The cluster's programs. It is one module and not one for each project, so that the libraries they share are built
+    /// once.
+    Cluster,
+    /// What stands beside a CSI driver. In the cluster's module it would put newer libraries under Kubernetes than those
+    /// that Kubernetes is released with.
+    Csi,
+}
+
+impl Module {
+    /// From the repository's root.
+    pub(super) fn folder(self) -> &'static str {
+        match self {
+            Self::Cluster => "e2e/tools",
+            Self::Csi => "e2e/tools/csi",
+        }
+    }
+
+    /// What people read while it is built.
+    pub(super) fn step(self) -> &'static str {
+        match self {
+            Self::Cluster => "tools",
+            Self::Csi => "tools of CSI",
+        }
+    }
+}
 
 /// A program that is built from a Go package.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
+    /// Whose versions it is built with.
+    pub(super) module: Module,
     /// Its file name.
     pub(super) name: &'static str,
     /// The import path of its package.
@@ -12,7 +43,11 @@ pub struct Program {
 }
 
 const fn program(name: &'static str, package: &'static str) -> Program {
-    Program { name, package }
+    Program {
+        module: Module::Cluster,
+        name,
+        package,
+    }
 }
 
 const KUBECTL: Program = program("kubectl", "k8s.io/kubernetes/cmd/kubectl");
@@ -20,6 +55,21 @@ const KUBECTL: Program = program("kubectl", "k8s.io/kubernetes/cmd/kubectl");
 pub const HELM: Program = program("helm", "helm.sh/helm/v3/cmd/helm");
 /// Simulated nodes.
 pub const KWOK: Program = program("kwok", "sigs.k8s.io/kwok/cmd/kwok");
+
+/// The store of clusters, and of what asks for one of its own.
+pub const ETCD: Program = program("etcd", "go.etcd.io/etcd/server/v3");
+/// Turns claims into calls of a CSI driver.
+pub const CSI_PROVISIONER: Program = Program {
+    module: Module::Csi,
+    name: "csi-provisioner",
+    package: "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner",
+};
+/// Judges a CSI driver by what the specification asks for.
+const CSI_SANITY: Program = Program {
+    module: Module::Csi,
+    name: "csi-sanity",
+    package: "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
+};
 
 /// What a cluster of our own is made of.
 const NATIVE: [Program; 14] = [
@@ -32,7 +82,7 @@ const NATIVE: [Program; 14] = [
     program("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     program("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
     program("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-    program("etcd", "go.etcd.io/etcd/server/v3"),
+    ETCD,
     program(
         "containerd",
         "github.com/containerd/containerd/v2/cmd/containerd",
@@ -84,7 +134,17 @@ pub fn of_tests(engine: NodeEngine) -> Vec<Program> {
     programs
 }
 
+/// What stands beside a CSI driver, and what tests one.
+pub fn of_csi() -> Vec<Program> {
+    vec![CSI_PROVISIONER, CSI_SANITY]
+}
+
 impl Program {
+    /// Its file name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The file name that `go build` gives it: the package's last element that is no version.
     pub(super) fn built_name(&self) -> &'static str {
         let is_version = |element: &&str| {
@@ -101,26 +161,28 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use super::{KWOK, NodeEngine, of_tests, program};
+    use super::{CSI_PROVISIONER, ETCD, KWOK, NodeEngine, of_csi, of_tests, program};
     use crate::paths;
 
     #[test]
     fn a_version_is_no_programs_name() {
-        let etcd = program("etcd", "go.etcd.io/etcd/server/v3");
-        assert_eq!(etcd.built_name(), "server");
+        assert_eq!(ETCD.built_name(), "server");
         assert_eq!(KWOK.built_name(), "kwok");
+        assert_eq!(CSI_PROVISIONER.built_name(), CSI_PROVISIONER.name());
         assert_eq!(program("vet", "example.dev/cmd/vet").built_name(), "vet");
     }
 
     #[test]
-    fn every_program_is_a_tool_of_the_module() {
-        let path = paths::repository().join("e2e/tools/go.mod");
-        let go_mod = std::fs::read_to_string(path).unwrap();
-        for program in of_tests(NodeEngine::Native) {
+    fn every_program_is_a_tool_of_its_module() {
+        let programs = [of_tests(NodeEngine::Native), of_csi()].concat();
+        for program in programs {
+            let path = paths::repository().join(program.module.folder());
+            let go_mod = std::fs::read_to_string(path.join("go.mod")).unwrap();
             let package = program.package;
             assert!(
                 go_mod.lines().any(|line| line.trim() == package),
-                "{package} is no tool in e2e/tools/go.mod"
+                "{package} is no tool in {}/go.mod",
+                program.module.folder()
             );
         }
     }

@@ -34,6 +34,38 @@ pub enum MountState {
     },
 }
 
+/// A line of the table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where, as the kernel names it.
+    pub folder: PathBuf,
+    /// What the kernel calls the file system.
+    pub file_system_type: String,
+    /// The source that it was mounted with.
+    pub source: String,
+    /// Nobody writes through this mount, or nobody to the file system.
+    pub is_read_only: bool,
+}
+
+impl MountEntry {
+    /// Whether a process of ours serves it, or served it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.file_system_type == FILE_SYSTEM_TYPE
+    }
+}
+
+/// The table of mounts, in the order in which they were made. Nobody is asked, so that this never
+/// waits; a mount of ours in it may be dead.
+pub fn table() -> Result<Vec<MountEntry>, Error> {
+    let table = fs::read(TABLE).map_err(|source| Error::State {
+        folder: PathBuf::from("/"),
+        doing: "the table of mounts",
+        source,
+    })?;
+    Ok(entries(&table).collect())
+}
+
 /// What is mounted last at a folder. A mount of ours is asked, so that this waits while its process
 /// is busy or being replaced.
 pub fn state(folder: &Path) -> Result<MountState, Error> {
@@ -52,13 +84,12 @@ pub fn state(folder: &Path) -> Result<MountState, Error> {
     let Some(mounted) = last_at(&table, &place) else {
         return Ok(MountState::Absent);
     };
-    let Mounted {
-        file_system_type,
-        source,
-    } = mounted;
-    if file_system_type != FILE_SYSTEM_TYPE {
-        return Ok(MountState::Foreign { file_system_type });
+    if !mounted.is_ours() {
+        return Ok(MountState::Foreign {
+            file_system_type: mounted.file_system_type,
+        });
     }
+    let source = mounted.source;
     match rustix::fs::statfs(&place) {
         Ok(_) => Ok(MountState::Live { source }),
         Err(Errno::NOTCONN | Errno::CONNABORTED) => Ok(MountState::Dead { source }),
@@ -85,30 +116,37 @@ fn place(folder: &Path) -> Result<Option<PathBuf>, std::io::Error> {
     }
 }
 
-/// A line of the table.
-#[derive(Debug, PartialEq, Eq)]
-struct Mounted {
-    file_system_type: String,
-    source: String,
+/// The last line for a place: it hides those before.
+fn last_at(table: &[u8], place: &Path) -> Option<MountEntry> {
+    entries(table).filter(|entry| entry.folder == place).last()
 }
 
-/// The last line for a place: it hides those before.
-fn last_at(table: &[u8], place: &Path) -> Option<Mounted> {
-    let mut lines = table.rsplit(|byte| *byte == b'\n');
-    lines.find_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let mount_point = unescape(fields.nth(4)?);
-        if Path::new(OsStr::from_bytes(&mount_point)) != place {
-            return None;
-        }
-        // A dash ends the optional fields.
-        fields.find(|field| field == b"-")?;
-        let mut text = || fields.next().map(unescape);
-        let (file_system_type, source) = (text()?, text()?);
-        Some(Mounted {
-            file_system_type: String::from_utf8_lossy(&file_system_type).into_owned(),
-            source: String::from_utf8_lossy(&source).into_owned(),
-        })
+fn entries(table: &[u8]) -> impl Iterator<Item = MountEntry> {
+    let lines = table.split(|byte| *byte == b'\n');
+    lines.filter_map(entry)
+}
+
+/// None where a line is not as the kernel writes it.
+fn entry(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let folder = unescape(fields.nth(4)?);
+    let of_mount = fields.next()?;
+    // A dash ends the optional fields.
+    fields.find(|field| field == b"-")?;
+    let mut text = || {
+        let field = fields.next().map(unescape)?;
+        Some(String::from_utf8_lossy(&field).into_owned())
+    };
+    let (file_system_type, source) = (text()?, text()?);
+    let of_file_system = fields.next()?;
+    // Each list begins with one of the two.
+    let is_read_only =
+        |options: &[u8]| options.split(|byte| *byte == b',').next() == Some(b"ro".as_slice());
+    Some(MountEntry {
+        folder: PathBuf::from(OsStr::from_bytes(&folder)),
+        file_system_type,
+        source,
+        is_read_only: is_read_only(of_mount) || is_read_only(of_file_system),
     })
 }
 
@@ -147,13 +185,8 @@ mod tests {
 ";
 
     fn at(place: &str) -> Option<(String, String)> {
-        last_at(LINES.as_bytes(), Path::new(place)).map(|mounted| {
-            let Mounted {
-                file_system_type,
-                source,
-            } = mounted;
-            (file_system_type, source)
-        })
+        last_at(LINES.as_bytes(), Path::new(place))
+            .map(|mounted| (mounted.file_system_type, mounted.source))
     }
 
     #[test]
@@ -172,6 +205,15 @@ mod tests {
             at("/mnt/c"),
             Some((FILE_SYSTEM_TYPE.to_owned(), "over".to_owned()))
         );
+    }
+
+    #[test]
+    fn a_mount_or_its_file_system_is_read_only() {
+        let lines = b"1 1 0:1 / /a ro,nosuid - fuse.fireflyer a rw\n\
+            2 1 0:1 / /b rw,nosuid - fuse.fireflyer a ro,user_id=0\n\
+            3 1 0:1 / /c rw,ro - fuse.fireflyer a rw,roving\n";
+        let read_only: Vec<bool> = entries(lines).map(|entry| entry.is_read_only).collect();
+        assert_eq!(read_only, [true, true, false]);
     }
 
     #[test]

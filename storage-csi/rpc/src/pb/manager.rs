@@ -133,6 +133,9 @@ pub struct WatchResponse {
     /// All open sessions, if they have changed. They are valid in all chains.
     #[prost(message, optional, tag = "5")]
     pub sessions: ::core::option::Option<OpenSessions>,
+    /// For who watches all chains. A list never changes; some of its chains may still wait for members.
+    #[prost(message, repeated, tag = "6")]
+    pub lists: ::prost::alloc::vec::Vec<WatchedList>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchedService {
@@ -161,6 +164,14 @@ pub struct WatchedMember {
     pub life: u64,
     #[prost(uint32, tag = "3")]
     pub service: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchedList {
+    #[prost(uint32, tag = "1")]
+    pub list: u32,
+    /// Ascending.
+    #[prost(uint32, repeated, tag = "2")]
+    pub chains: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessions {
@@ -206,7 +217,11 @@ pub struct ChainSpec {
     pub targets: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct CreateChainsResponse {}
+pub struct CreateChainsResponse {
+    /// The pool's newest list, which holds all its chains; 0 if it has none.
+    #[prost(uint32, tag = "1")]
+    pub list: u32,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -221,6 +236,8 @@ pub struct ListResponse {
     pub chains: ::prost::alloc::vec::Vec<ListedChain>,
     #[prost(message, repeated, tag = "5")]
     pub sessions: ::prost::alloc::vec::Vec<ListedSession>,
+    #[prost(message, repeated, tag = "6")]
+    pub lists: ::prost::alloc::vec::Vec<ListedChains>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListedService {
@@ -267,6 +284,15 @@ pub struct ListedChain {
     /// Whether it waits for members that have not come once.
     #[prost(bool, tag = "4")]
     pub is_waiting: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListedChains {
+    #[prost(uint32, tag = "1")]
+    pub list: u32,
+    #[prost(string, tag = "2")]
+    pub pool: ::prost::alloc::string::String,
+    #[prost(uint32, repeated, tag = "3")]
+    pub chains: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListedSession {

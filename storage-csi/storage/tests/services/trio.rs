@@ -98,6 +98,7 @@ impl Trio {
         self.map = Arc::new(ChainMap {
             services: services.collect(),
             chains: BTreeMap::from([(CHAIN, chain)]),
+            lists: BTreeMap::from([(1, vec![CHAIN])]),
         });
         for service in self.services.iter().flatten() {
             service.follow(Arc::clone(&self.map));
@@ -107,7 +108,17 @@ impl Trio {
         }
     }
 
+    pub(crate) fn map(&self) -> Arc<ChainMap> {
+        Arc::clone(&self.map)
+    }
+
     pub(crate) fn client(&self, session: u64) -> Arc<StorageClient> {
+        let client = Arc::new(self.own_client(session));
+        self.clients.borrow_mut().push(Arc::clone(&client));
+        client
+    }
+
+    pub(crate) fn own_client(&self, session: u64) -> StorageClient {
         let options = ClientOptions {
             file_system: FILE_SYSTEM,
             session: SessionId(session),
@@ -115,9 +126,8 @@ impl Trio {
             chunk_bytes: CHUNK_BYTES,
             traffic_class: 0,
         };
-        let client = Arc::new(StorageClient::start(options).unwrap());
+        let client = StorageClient::start(options).unwrap();
         client.follow(Arc::clone(&self.map));
-        self.clients.borrow_mut().push(Arc::clone(&client));
         client
     }
 

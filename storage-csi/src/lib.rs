@@ -1,0 +1,14 @@
+//! The processes of the file system, each a subcommand of one program: storage services, chain managers, metadata services,
+//! and the driver that Kubernetes mounts volumes with. What they do is in the crates beside this one; here they get their
+//! flags, find each other, and end.
+
+pub mod args;
+mod client;
+mod controller;
+mod follow;
+mod manager;
+mod meta;
+mod node;
+pub mod run;
+mod service;
+mod volumes;

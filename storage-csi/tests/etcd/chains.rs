@@ -1,0 +1,105 @@
+//! Chains of real services.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use craq::{ChainCall, ChainOutcome, ChunkId, Edit};
+use storage_client::StorageClient;
+
+use crate::cell::{Cell, LIMIT};
+
+const CHAIN: u32 = 1;
+
+fn chunk(index: u64) -> ChunkId {
+    ChunkId { file: 7, index }
+}
+
+fn write(client: &StorageClient, index: u64, bytes: &[u8]) {
+    let bytes = client.buffers().copy(bytes).unwrap();
+    let edit = Edit::Write { offset: 0, bytes };
+    let call = ChainCall::Edit {
+        chunk: chunk(index),
+        edit,
+    };
+    let outcome = client.wait(CHAIN, call).unwrap();
+    assert!(matches!(outcome, ChainOutcome::Edited), "{outcome:?}");
+}
+
+fn read(client: &StorageClient, index: u64) -> Vec<u8> {
+    let call = ChainCall::Read {
+        chunk: chunk(index),
+        offset: 0,
+        length: 1 << 20,
+    };
+    match client.wait(CHAIN, call).unwrap() {
+        ChainOutcome::Bytes(_, bytes) => bytes.to_vec(),
+        outcome @ (ChainOutcome::Edited | ChainOutcome::Failed(_)) => panic!("{outcome:?}"),
+    }
+}
+
+fn content(index: u64, round: u64) -> Vec<u8> {
+    let word = (index << 32 | round).to_le_bytes();
+    word.iter().copied().cycle().take(100_000).collect()
+}
+
+/// Writers go on while head, middle and tail are killed and come back; each chunk ends as its last writer left it.
+pub(crate) fn three_services_keep_what_was_written_when_each_is_killed_under_load(etcd: &Path) {
+    const WRITERS: u64 = 4;
+    let mut cell = Cell::start(etcd);
+    let client = cell.client("writer");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicU64::new(0));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|index| {
+            let (client, is_over) = (Arc::clone(&client), Arc::clone(&is_over));
+            let done = Arc::clone(&done);
+            std::thread::spawn(move || {
+                let mut round = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    round += 1;
+                    write(&client, index, &content(index, round));
+                    assert_eq!(read(&client, index), content(index, round));
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                round
+            })
+        })
+        .collect();
+    let goes_on = || {
+        let before = done.load(Ordering::Relaxed);
+        let look = || Ok((done.load(Ordering::Relaxed) >= before + 2 * WRITERS).then_some(()));
+        cluster::until("writers go on", LIMIT, look).unwrap();
+    };
+    goes_on();
+    for service in 0..3 {
+        cell.kill_service(service);
+        cell.start_service(service);
+        goes_on();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let other = cell.client("reader");
+    for (index, writer) in writers.into_iter().enumerate() {
+        let round = writer.join().unwrap();
+        for _ in 0..3 {
+            // Each goes to the next member.
+            assert_eq!(read(&other, index as u64), content(index as u64, round));
+        }
+    }
+}
+
+/// Neither is needed by a chain that is whole; a service that comes back needs both.
+pub(crate) fn a_manager_and_etcd_may_be_away_while_chains_serve(etcd: &Path) {
+    let mut cell = Cell::start(etcd);
+    let client = cell.client("writer");
+    write(&client, 0, b"before");
+    cell.etcd.kill();
+    cell.restart_manager();
+    write(&client, 0, b"during");
+    assert_eq!(read(&client, 0), b"during");
+    cell.kill_service(1);
+    cell.start_service(1);
+    cell.etcd.start_again();
+    write(&client, 0, b"after!");
+    assert_eq!(read(&client, 0), b"after!");
+}

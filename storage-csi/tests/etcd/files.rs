@@ -1,0 +1,153 @@
+//! Volumes, mounted by the real kernel. Programs use them in processes of their own: this one must have no file of a mount
+//! open when it starts another process.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::cell::{Cell, LIMIT, Mounted};
+
+/// Runs a shell command in a mount; what it printed.
+fn run(mounted: &Mounted, command: &str) -> String {
+    let output = shell(mounted, command)
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{command}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn shell(mounted: &Mounted, command: &str) -> Command {
+    let mut shell = Command::new("bash");
+    let strict = format!("set -eu -o pipefail; {command}");
+    shell
+        .args(["-c", &strict])
+        .current_dir("/")
+        .env("M", &mounted.at);
+    shell
+}
+
+fn start(mounted: &Mounted, command: &str) -> Child {
+    shell(mounted, command).spawn().unwrap()
+}
+
+/// Close-to-open: who opens a file after it was closed elsewhere reads what was written there.
+pub(crate) fn two_mounts_share_what_is_closed(etcd: &Path) {
+    let cell = Cell::start(etcd);
+    let (one, other) = (cell.mount("one", "shared"), cell.mount("other", "shared"));
+    run(
+        &one,
+        "mkdir $M/d; head -c 5000000 /dev/urandom > $M/d/file; ln -s file $M/d/link",
+    );
+    let sum = run(&one, "sha256sum < $M/d/file");
+    assert_eq!(run(&other, "sha256sum < $M/d/link"), sum);
+    run(&other, "echo more >> $M/d/file; mv $M/d/file $M/moved");
+    assert_eq!(
+        run(&one, "stat -c %s $M/moved; tail -n 1 $M/moved | tail -c 5"),
+        "5000005\nmore"
+    );
+    for round in 0..20 {
+        let (writer, reader) = if round % 2 == 0 {
+            (&one, &other)
+        } else {
+            (&other, &one)
+        };
+        run(writer, &format!("echo {round} > $M/value"));
+        assert_eq!(run(reader, "cat $M/value"), round.to_string());
+    }
+    run(
+        &one,
+        "truncate -s 3000000 $M/moved; truncate -s 4000000 $M/moved",
+    );
+    let zeros = "tail -c 1000000 $M/moved | tr -d '\\0' | wc -c; stat -c %s $M/moved";
+    assert_eq!(run(&other, zeros), "0\n4000000");
+    assert_eq!(run(&one, "ls $M"), "d\nmoved\nvalue");
+    // An open file outlives its name.
+    assert_eq!(
+        run(
+            &one,
+            "exec 3<> $M/gone; rm $M/gone; echo kept >&3; cat /dev/fd/3"
+        ),
+        "kept"
+    );
+}
+
+/// Files come out whole, whoever is killed under them, and nobody sees an error.
+pub(crate) fn everything_may_be_killed_while_files_are_written(etcd: &Path) {
+    let mut cell = Cell::start(etcd);
+    let mounted = cell.mount("one", "volume");
+    let writes = "for i in $(seq 40); do head -c 1500000 /dev/urandom | tee $M/file-$i | sha256sum > $M/sum-$i; \
+        mkdir $M/dir-$i; mv $M/sum-$i $M/dir-$i/sum; done";
+    let mut writer = start(&mounted, writes);
+    let progress = |count: usize| {
+        let reached = || {
+            let last = mounted.at.join(format!("dir-{count}/sum"));
+            Ok(last.exists().then_some(()))
+        };
+        cluster::until("files are written", 4 * LIMIT, reached).unwrap();
+    };
+    for (kill, reached) in [4, 8, 12, 16, 20, 24].into_iter().enumerate() {
+        progress(reached);
+        match kill {
+            service @ 0..3 => {
+                cell.kill_service(service);
+                cell.start_service(service);
+            }
+            3 => cell.restart_manager(),
+            4 => cell.restart_meta(),
+            _ => {
+                cell.etcd.kill();
+                cell.etcd.start_again();
+            }
+        }
+    }
+    assert!(writer.wait().unwrap().success(), "a program saw an error");
+    let other = cell.mount("other", "volume");
+    let check =
+        "for i in $(seq 40); do sha256sum < $M/file-$i | diff - $M/dir-$i/sum; done; ls $M | wc -l";
+    assert_eq!(run(&other, check), "80");
+}
+
+/// Chunks of removed files go, also of those that were open in a mount that died.
+pub(crate) fn what_is_deleted_is_free_again(etcd: &Path) {
+    let cell = Cell::start(etcd);
+    let used = || {
+        let list = cell.until(|list| list.targets.iter().all(|target| target.report.is_some()));
+        list.targets
+            .iter()
+            .map(|target| target.report.as_ref().unwrap().used_bytes)
+            .max()
+            .unwrap()
+    };
+    let (one, other) = (cell.mount("one", "volume"), cell.mount("other", "volume"));
+    run(
+        &one,
+        "head -c 20000000 /dev/zero > $M/removed; head -c 20000000 /dev/zero > $M/open",
+    );
+    let reaches = |what: &str, is_so: &dyn Fn(u64) -> bool| {
+        let look = || Ok(is_so(used()).then_some(()));
+        cluster::until(what, 2 * LIMIT, look).unwrap();
+    };
+    reaches("files take room", &|used| used >= 40_000_000);
+    run(&one, "rm $M/removed");
+    reaches("a removed file frees its room", &|used| used < 25_000_000);
+    let mut holder = start(&other, "exec 3< $M/open; sleep 1000");
+    let is_open = || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", holder.id()));
+        let mut names = fds
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        Ok(names.any(|name| name.ends_with("open")).then_some(()))
+    };
+    cluster::until("the file is open", LIMIT, is_open).unwrap();
+    run(&one, "rm $M/open");
+    other.kill();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    // Its session ends when its node opens another: here the same name never comes again, so somebody ends it.
+    cell.end_session("other");
+    reaches("what only a dead mount had open is freed", &|used| {
+        used < 5_000_000
+    });
+}

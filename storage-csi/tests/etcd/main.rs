@@ -1,0 +1,45 @@
+//! The file system as processes over a real etcd. Where that is not built, the tests count as ignored, with the reason.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "test harness"
+)]
+
+mod cell;
+mod chains;
+mod files;
+#[path = "../../kv/tests/shared/etcd.rs"]
+mod server;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+type Test = (&'static str, fn(&std::path::Path));
+
+/// Names a list of tests as the functions are called.
+macro_rules! tests {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        [$((stringify!($name), $module::$name as fn(&std::path::Path))),*]
+    };
+}
+
+const TESTS: [Test; 5] = tests![
+    chains::three_services_keep_what_was_written_when_each_is_killed_under_load,
+    chains::a_manager_and_etcd_may_be_away_while_chains_serve,
+    files::two_mounts_share_what_is_closed,
+    files::everything_may_be_killed_while_files_are_written,
+    files::what_is_deleted_is_free_again,
+];
+
+fn main() -> ExitCode {
+    let program: Result<PathBuf, String> = server::program();
+    sim::run_tests(TESTS.map(|(name, test)| {
+        let program = program.clone();
+        (
+            name.to_owned(),
+            program.map(|program| move || test(&program)),
+        )
+    }))
+}
