@@ -1,8 +1,9 @@
 //! Ends mounts that are gone: nothing of theirs is done any more, what they had begun to cut off is cut off, and their
 //! handles are closed with the lengths that the chunks have.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metadata::{
     Errno, HandleId, InodeNumber, MetaOperation, MetaReply, MetaRequest, MountId, Written,
@@ -55,16 +56,23 @@ impl<C: FileChunks> Ender<C> {
     }
 
     /// Ends those that are gone, for ever.
-    pub(crate) async fn run(&self, mounts: &impl LiveMounts) {
+    pub(crate) async fn run(&self, mounts: &impl LiveMounts, grace: Duration) {
+        let mut absent = BTreeMap::new();
         loop {
             sleep(INTERVAL).await;
-            if let Err(status) = self.look(mounts).await {
+            if let Err(status) = self.look(mounts, grace, &mut absent).await {
                 debug!(%status, "failed to end mounts that are gone");
             }
         }
     }
 
-    async fn look(&self, mounts: &impl LiveMounts) -> Result<(), Status> {
+    /// `absent` says since when mounts that left something are known to be gone.
+    async fn look(
+        &self,
+        mounts: &impl LiveMounts,
+        grace: Duration,
+        absent: &mut BTreeMap<MountId, Instant>,
+    ) -> Result<(), Status> {
         // What this service took over and could not finish.
         self.close_all(self.mount).await?;
         // First who left something, then who lives: one that begins meanwhile is not taken for gone.
@@ -77,13 +85,16 @@ impl<C: FileChunks> Ender<C> {
             after = mount;
         }
         if found.is_empty() {
+            absent.clear();
             return Ok(());
         }
         let live = mounts.live().await.map_err(unreachable)?;
-        for mount in found
-            .into_iter()
-            .filter(|mount| !live.contains(mount) && *mount != self.mount)
-        {
+        found.retain(|mount| !live.contains(mount) && *mount != self.mount);
+        absent.retain(|mount, _| found.contains(mount));
+        for mount in found {
+            if absent.entry(mount).or_insert_with(Instant::now).elapsed() < grace {
+                continue;
+            }
             info!(mount = mount.0, "a mount is gone");
             let left = self.end(mount).await?;
             if left > 0 {

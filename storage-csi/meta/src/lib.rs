@@ -42,6 +42,8 @@ pub struct MetaConfig {
     pub keys: StorageKeys,
     /// The session under which it reaches chunks: it finishes what mounts had begun, and is ended as they are when it dies.
     pub mount: MountId,
+    /// How long after the end of a session in the manager's table its writes may still come.
+    pub grace: Duration,
 }
 
 /// What a service uses.
@@ -69,6 +71,7 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
         number,
         keys,
         mount,
+        grace,
     } = config;
     let MetaBackends {
         store,
@@ -92,7 +95,7 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
     tokio::select! {
         served = server => served,
         () = collector::run(&runner, chunks.as_ref()) => Ok(()),
-        () = ender.run(&mounts) => Ok(()),
+        () = ender.run(&mounts, grace) => Ok(()),
         () = ended => Ok(()),
     }
 }

@@ -130,6 +130,7 @@ impl Running {
             number: 0,
             keys: keys(),
             mount,
+            grace: Duration::ZERO,
         };
         let backends = MetaBackends {
             store,
