@@ -1,9 +1,9 @@
 //! The process of a metadata service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use daemon::args::listen_address;
@@ -22,8 +22,8 @@ use crate::run::Process;
 
 /// Where it listens if nobody says so.
 const PORT: u16 = 9414;
-/// How long after the end of a session its mount still counts as alive: members of chains get the table that ends it within
-/// a second, and take no write of it after that.
+/// How long after the end of a session a mount may still write: members of chains get the table that ends it within a
+/// second, and take nothing of it after that.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(args: MetaArgs, process: Process) -> anyhow::Result<()> {
@@ -50,13 +50,14 @@ pub(crate) async fn run(args: MetaArgs, process: Process) -> anyhow::Result<()> 
         chunks: Chunks(Arc::clone(&session.chunks)),
         mounts: Sessions {
             manager: session.manager.clone(),
-            seen: Mutex::default(),
         },
     };
     let config = MetaConfig {
         file_system: file_system.uuid,
         number: session.id.0 as u32,
         keys: file_system.keys.clone(),
+        mount: MountId(session.id.0),
+        grace: GRACE,
     };
     process.readiness.gate("listening").open();
     meta::serve(config, backends, listener, || {}, process.shutdown).await?;
@@ -108,8 +109,6 @@ impl FileChunks for Chunks {
 /// Sessions of the chain manager: a mount is one.
 struct Sessions {
     manager: ChainManagerClient<Channel>,
-    /// When each was seen last.
-    seen: Mutex<BTreeMap<MountId, Instant>>,
 }
 
 #[tonic::async_trait]
@@ -118,11 +117,7 @@ impl LiveMounts for Sessions {
         let mut manager = self.manager.clone();
         let listed = manager.list(ListRequest {}).await;
         let listed = listed.map_err(|status| ChunksError(status.to_string()))?;
-        let now = Instant::now();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let sessions = listed.into_inner().sessions.into_iter();
-        seen.extend(sessions.map(|session| (MountId(session.session), now)));
-        seen.retain(|_, at| now.saturating_duration_since(*at) < GRACE);
-        Ok(seen.keys().copied().collect())
+        Ok(sessions.map(|session| MountId(session.session)).collect())
     }
 }

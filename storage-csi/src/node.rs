@@ -108,12 +108,18 @@ impl Mounter for Mounts {
     }
 
     async fn unmount(&self, _: &str, at: &Path) -> Result<(), MountError> {
+        // What it does not know of is the driver's to unmount.
         let Some((_, mount)) = self.mounts().remove(at) else {
-            let unmounted = fuse::mount::unmount(at, fuse::mount::Unmount::Detach);
-            return unmounted.map_err(|error| MountError::Failed(daemon::chain(&error)));
+            return Ok(());
         };
         let unmounted = mount.unmount();
         unmounted.map_err(|error| MountError::Failed(daemon::chain(&error)))
+    }
+
+    fn is_serving(&self, id: &str, at: &Path) -> bool {
+        let mounts = self.mounts();
+        let mount = mounts.get(at).filter(|(volume, _)| volume == id);
+        mount.is_some_and(|(_, mount)| !mount.is_over())
     }
 
     fn usage(&self, id: &str) -> Option<MountUsage> {

@@ -294,6 +294,10 @@ impl Work<'_> {
         let Some((mut record, _)) = self.open_file(inode, handle)? else {
             return Ok(MetaReply::Done);
         };
+        if cut < record.cut {
+            // It comes once more, and the mount cuts off again.
+            return Ok(MetaReply::Done);
+        }
         if record.trimmer != Some(mount) || record.cut != cut {
             return Err(Errno::Invalid.into());
         }
@@ -303,11 +307,38 @@ impl Work<'_> {
         Ok(MetaReply::Done)
     }
 
-    pub(crate) fn get_trim(&self, inode: InodeNumber, mount: MountId) -> Outcome<MetaReply> {
-        let record = self.inode(inode)?;
-        match record.trimmer == Some(mount) {
-            true => Ok(MetaReply::Trim(Some(record.trim()?))),
-            false => Ok(MetaReply::Trim(None)),
+    pub(crate) fn take_trim(
+        &mut self,
+        inode: InodeNumber,
+        from: MountId,
+        to: MountId,
+    ) -> Outcome<MetaReply> {
+        let mounts = [from, to].map(keys::mount);
+        self.seen
+            .need([keys::inode(inode)].into_iter().chain(mounts), [])?;
+        if self.has_ended(to)? {
+            return Err(Errno::Ended.into());
         }
+        let record: Option<InodeRecord> = self.seen.record(keys::inode(inode))?;
+        let Some(mut record) = record else {
+            return Ok(MetaReply::Trim(None));
+        };
+        let trim = record.trim()?;
+        if record.trimmer == Some(to) {
+            return Ok(MetaReply::Trim(Some(trim)));
+        }
+        if record.trimmer != Some(from) || !self.has_ended(from)? {
+            return Ok(MetaReply::Trim(None));
+        }
+        record.trimmer = Some(to);
+        self.changes.put(keys::inode(inode), &record)?;
+        let [old, new] = [from, to].map(|mount| HandleId {
+            mount,
+            number: TRIM,
+        });
+        self.changes.delete(keys::handle(inode, old));
+        self.changes.delete(keys::mount_handle(inode, old));
+        self.put_handle(inode, new, HandleRecord { bound: None })?;
+        Ok(MetaReply::Trim(Some(trim)))
     }
 }

@@ -22,8 +22,8 @@ impl Work<'_> {
             limit: MOST_DELETED,
         };
         self.seen.need([key.clone()], [results.clone()])?;
-        let ended = MountRecord { settled: u64::MAX };
-        if self.seen.record(key.clone())? != Some(ended) {
+        if !self.has_ended(mount)? {
+            let ended = MountRecord { settled: u64::MAX };
             self.changes.put(key, &ended)?;
             // One that is under way may still leave an answer: look again.
             return Ok(MetaReply::More(true));
@@ -33,6 +33,12 @@ impl Work<'_> {
             self.changes.delete(key.clone());
         }
         Ok(MetaReply::More(!rows.is_empty()))
+    }
+
+    /// Whether a mount has ended.
+    pub(crate) fn has_ended(&self, mount: MountId) -> Outcome<bool> {
+        let record: Option<MountRecord> = self.seen.record(keys::mount(mount))?;
+        Ok(record.is_some_and(|record| record.settled == u64::MAX))
     }
 
     /// Mounts one after the other, each with what it has left in the store.

@@ -115,12 +115,12 @@ impl MetaOperation {
             | Self::GetAttributes { .. }
             | Self::ReadLink { .. }
             | Self::ReadDirectory { .. }
-            | Self::GetTrim { .. }
             | Self::ListHandles { .. }
             | Self::NextMount { .. }
             | Self::GetVolume { .. }
             | Self::GetPromised => Runs::Reading,
             Self::Extend { .. }
+            | Self::TakeTrim { .. }
             | Self::Sync { .. }
             | Self::Close { .. }
             | Self::Trimmed { .. }
@@ -276,7 +276,7 @@ impl Work<'_> {
                 written,
             } => self.close(*inode, *handle, written.as_ref()),
             MetaOperation::Trimmed { inode, mount, cut } => self.trimmed(*inode, *mount, *cut),
-            MetaOperation::GetTrim { inode, mount } => self.get_trim(*inode, *mount),
+            MetaOperation::TakeTrim { inode, from, to } => self.take_trim(*inode, *from, *to),
             MetaOperation::EndMount { mount } => self.end_mount(*mount),
             MetaOperation::ListHandles {
                 mount,

@@ -97,7 +97,7 @@ pub enum MetaOperation {
         inode: InodeNumber,
         open: WantedHandle,
     },
-    /// The handle wants to write up to another bound.
+    /// The handle wants to write up to another bound. Where bytes were cut off since, it has to sync first.
     Extend {
         inode: InodeNumber,
         handle: HandleId,
@@ -124,8 +124,12 @@ pub enum MetaOperation {
         mount: MountId,
         cut: u64,
     },
-    /// What still has to be cut off for a mount that is gone.
-    GetTrim { inode: InodeNumber, mount: MountId },
+    /// A mount takes over what another one, which has ended, still had to cut off.
+    TakeTrim {
+        inode: InodeNumber,
+        from: MountId,
+        to: MountId,
+    },
     /// A mount is gone: it changes nothing any more. To be called until the answer is that nothing is left; its handles
     /// have to be closed one by one.
     EndMount { mount: MountId },

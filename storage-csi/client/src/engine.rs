@@ -4,18 +4,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use chain_link::{
-    Buffers, ChainHeader, ChainLink, ChainMap, ChunkBytes, LinkError, MappedChain, PeerRole,
-    ReceivedFrame, StoragePeer, wait,
+    Buffers, ChainLink, ChainMap, ChunkBytes, Dialler, LinkError, MappedChain, ReceivedFrame, wait,
 };
 use craq::encoding::ChainFrame;
 use craq::{ChainCall, ChainClient, ChainOutcome, ClientEffect, ClientInput, SessionId, TargetId};
-use link::connect::{Credentials, Negotiator, OPEN_EPOCH, Round};
 use link::wake_fd::WakeFd;
 use tracing::{debug, error, info, warn};
 
@@ -38,21 +35,13 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// A service that is dialled until there is a link.
-struct Dialled {
-    address: SocketAddr,
-    round: Round<StoragePeer, ChainHeader>,
-}
-
 /// The state of the loop.
 pub(crate) struct Engine {
     session: SessionId,
-    credentials: Credentials<StoragePeer>,
-    negotiator: Arc<Negotiator>,
+    dialler: Dialler,
     buffers: Arc<Buffers>,
     map: Arc<ChainMap>,
     links: BTreeMap<u32, ChainLink>,
-    dialled: BTreeMap<u32, Dialled>,
     chains: BTreeMap<u32, ChainClient<ChunkBytes>>,
     calls: BTreeMap<u64, Then>,
     last_call: u64,
@@ -72,18 +61,16 @@ impl fmt::Debug for Engine {
 impl Engine {
     pub(crate) fn new(
         session: SessionId,
-        (credentials, negotiator): (Credentials<StoragePeer>, Arc<Negotiator>),
+        dialler: Dialler,
         buffers: &Arc<Buffers>,
         (wakes, commands): (Arc<WakeFd>, Receiver<Command>),
     ) -> Self {
         Self {
             session,
-            credentials,
-            negotiator,
+            dialler,
             buffers: Arc::clone(buffers),
             map: Arc::default(),
             links: BTreeMap::new(),
-            dialled: BTreeMap::new(),
             chains: BTreeMap::new(),
             calls: BTreeMap::new(),
             last_call: 0,
@@ -156,7 +143,7 @@ impl Engine {
         // A service that has moved is not the one that the link is to.
         for (service, address) in &before.services {
             if self.map.services.get(service) != Some(address) {
-                self.dialled.remove(service);
+                self.dialler.forget(*service);
                 self.disconnect(*service, &before);
             }
         }
@@ -173,35 +160,14 @@ impl Engine {
 
     fn dial(&mut self) {
         for (&service, address) in &self.map.services {
-            let address = address.clients;
-            let is_dialled = |of: &Dialled| of.address == address;
-            if self.links.contains_key(&service)
-                || self.dialled.get(&service).is_some_and(is_dialled)
-            {
-                continue;
+            if !self.links.contains_key(&service) {
+                self.dialler.dial(service, address.clients);
             }
-            let file_system = self.credentials.identity.file_system();
-            let peer = StoragePeer::new(file_system, PeerRole::Service, service);
-            let round = Round::new(
-                self.credentials.clone(),
-                Arc::clone(&self.negotiator),
-                OPEN_EPOCH,
-                BTreeMap::from([(peer, address)]),
-                Some(Arc::clone(&self.wakes)),
-            );
-            round.connect(peer);
-            self.dialled.insert(service, Dialled { address, round });
         }
     }
 
     fn establish(&mut self) {
-        let mut new = Vec::new();
-        self.dialled.retain(|_, dialled| {
-            let before = new.len();
-            new.extend(dialled.round.established());
-            new.len() == before
-        });
-        for (peer, link) in new {
+        for (peer, link) in self.dialler.take_established() {
             info!(%peer, "linked");
             let link = ChainLink::new(link, Arc::clone(&self.buffers));
             self.links.insert(peer.number(), link);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use chain_link::{Buffers, ChainMap, ChunkBytes, PeerRole, StoragePeer};
+use chain_link::{Buffers, ChainMap, ChunkBytes, Dialler, PeerRole, StoragePeer};
 use craq::{ChainCall, ChainOutcome, SessionId};
 use link::connect::{Checksum, Credentials, Negotiator};
 use link::handshake::Key;
@@ -55,12 +55,9 @@ impl StorageClient {
         let negotiator = Negotiator::new(None, traffic_class, Checksum::Auto);
         let (wakes, buffers) = (Arc::new(WakeFd::new()?), Buffers::new(chunk_bytes));
         let (commands, queue) = channel();
-        let engine = Engine::new(
-            session,
-            (credentials, Arc::new(negotiator)),
-            &buffers,
-            (Arc::clone(&wakes), queue),
-        );
+        let dialler = Dialler::new(credentials, negotiator, &wakes);
+        let queue = (Arc::clone(&wakes), queue);
+        let engine = Engine::new(session, dialler, &buffers, queue);
         let named = thread::Builder::new().name("chain-client".to_owned());
         let thread = named.spawn(move || engine.run())?;
         Ok(Self {

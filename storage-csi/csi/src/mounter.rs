@@ -43,6 +43,11 @@ pub trait Mounter: Send + Sync + 'static {
     /// dead, is no error.
     fn unmount(&self, id: &str, at: &Path) -> impl Future<Output = Result<(), MountError>> + Send;
 
+    /// Whether it serves the mount of a volume at a folder: not before it has mounted it, and not
+    /// any more when the connection has ended. From memory: this never waits, and never asks the
+    /// mount. A process that is killed while it waits for a mount of its own never ends.
+    fn is_serving(&self, id: &str, at: &Path) -> bool;
+
     /// How full a mounted volume is, from memory: this never waits.
     fn usage(&self, id: &str) -> Option<MountUsage>;
 }

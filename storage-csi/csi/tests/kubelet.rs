@@ -41,6 +41,10 @@ impl Mounter for NoVolumes {
         Ok(())
     }
 
+    fn is_serving(&self, _: &str, _: &Path) -> bool {
+        false
+    }
+
     fn usage(&self, _: &str) -> Option<MountUsage> {
         None
     }

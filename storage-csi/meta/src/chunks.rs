@@ -37,7 +37,7 @@ pub trait FileChunks: Send + Sync + 'static {
 /// Who uses the file system.
 #[tonic::async_trait]
 pub trait LiveMounts: Send + Sync + 'static {
-    /// All mounts whose sessions have not ended in all chains. One that was opened before this was called and is not
-    /// among them is gone for ever, and no write of it comes any more.
+    /// All mounts whose sessions are open. One that was opened before this was called and is not among them is gone for
+    /// ever.
     async fn live(&self) -> Result<BTreeSet<MountId>, ChunksError>;
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use chain_link::{PeerRole, StoragePeer};
 use daemon::CancellationToken;
 use kv::KvStore;
+use metadata::MountId;
 use storage_rpc::pb::meta::metadata_server::MetadataServer;
 use storage_rpc::{RpcCredentials, StorageKeys, accept, server};
 use tokio::net::TcpListener;
@@ -23,6 +24,7 @@ use tracing::info;
 
 pub use chunks::{ChunksError, FileChunks, LiveMounts};
 
+use ending::Ender;
 use runner::StepRunner;
 use service::Service;
 
@@ -38,6 +40,10 @@ pub struct MetaConfig {
     pub number: u32,
     /// The keys of a member.
     pub keys: StorageKeys,
+    /// The session under which it reaches chunks: it finishes what mounts had begun, and is ended as they are when it dies.
+    pub mount: MountId,
+    /// How long after the end of a session in the manager's table its writes may still come.
+    pub grace: Duration,
 }
 
 /// What a service uses.
@@ -64,6 +70,8 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
         file_system,
         number,
         keys,
+        mount,
+        grace,
     } = config;
     let MetaBackends {
         store,
@@ -75,7 +83,8 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
     let identity = StoragePeer::new(file_system, PeerRole::Meta, number);
     info!(%identity, "serving");
     let incoming = accept(listener, RpcCredentials { identity, keys }, refused);
-    let service = Service::new(runner.clone(), Arc::clone(&chunks));
+    let ender = Ender::new(runner.clone(), Arc::clone(&chunks), mount);
+    let service = Service::new(runner.clone(), Arc::clone(&chunks), ender.clone());
     let server = server()
         .add_service(MetadataServer::new(service))
         .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
@@ -86,7 +95,7 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
     tokio::select! {
         served = server => served,
         () = collector::run(&runner, chunks.as_ref()) => Ok(()),
-        () = ending::run(&runner, chunks.as_ref(), &mounts) => Ok(()),
+        () = ender.run(&mounts, grace) => Ok(()),
         () = ended => Ok(()),
     }
 }

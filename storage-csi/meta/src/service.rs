@@ -10,7 +10,7 @@ use storage_rpc::pb::meta::{CallRequest, CallResponse, EndMountRequest, EndMount
 use tonic::{Request, Response, Status};
 
 use crate::chunks::FileChunks;
-use crate::ending::end_mount;
+use crate::ending::Ender;
 use crate::runner::{Fresh, StepRunner};
 
 /// How often a length is looked up before somebody else has cut it off again.
@@ -19,11 +19,16 @@ const MOST_CUTS: u32 = 8;
 pub(crate) struct Service<C> {
     runner: StepRunner,
     chunks: Arc<C>,
+    ender: Ender<C>,
 }
 
 impl<C> Service<C> {
-    pub(crate) fn new(runner: StepRunner, chunks: Arc<C>) -> Self {
-        Self { runner, chunks }
+    pub(crate) fn new(runner: StepRunner, chunks: Arc<C>, ender: Ender<C>) -> Self {
+        Self {
+            runner,
+            chunks,
+            ender,
+        }
     }
 }
 
@@ -43,8 +48,11 @@ impl<C: FileChunks> Metadata for Service<C> {
         request: Request<EndMountRequest>,
     ) -> Result<Response<EndMountResponse>, Status> {
         let mount = MountId(request.into_inner().mount);
-        let left = end_mount(&self.runner, self.chunks.as_ref(), mount).await?;
-        match left {
+        // It goes on when its caller is gone: what was begun to be cut off is cut off by nobody else.
+        let ender = self.ender.clone();
+        let ended = tokio::spawn(async move { ender.end(mount).await }).await;
+        let ended = ended.map_err(|error| Status::internal(error.to_string()))?;
+        match ended? {
             0 => Ok(Response::new(EndMountResponse {})),
             left => Err(Status::unavailable(format!(
                 "{left} of its handles could not be closed yet: their chunks cannot be reached"

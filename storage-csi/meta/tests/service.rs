@@ -11,7 +11,6 @@
 #[path = "shared/judged.rs"]
 mod judged;
 #[path = "../../../core/metadata/tests/tree/oracle/mod.rs"]
-#[expect(dead_code, reason = "the simulation asks for more")]
 mod oracle;
 #[path = "../../../core/metadata/tests/tree/physical.rs"]
 mod physical;
@@ -23,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use kv::{InjectedFault, KvStore, MemoryEngine};
 use metadata::{
-    EntryName, Errno, HandleId, InodeAttributes, InodeKind, InodeNumber, MetaOperation, NewNode,
-    RenameRule, WantedHandle, Written,
+    AttributeChange, EntryName, Errno, HandleId, InodeAttributes, InodeKind, InodeNumber,
+    MetaOperation, NewNode, RenameRule, WantedHandle, Written,
 };
 use sim::{Rng, for_each_seed};
 use storage_rpc::{MetaClient, MetaError, NodeOwner};
@@ -101,7 +100,7 @@ async fn everything_is_counted(services: &[Running], store: &KvStore, backend: &
             sleep(POLL).await;
         }
     }
-    let client = client(services, 99);
+    let client = client(services, 98);
     let root = root(&client).await;
     let mut found: BTreeMap<InodeNumber, (InodeAttributes, u32)> = BTreeMap::new();
     let mut directories = vec![root];
@@ -206,7 +205,7 @@ async fn write(
     let opened = client.create(parent, name, OWNER, open).await?;
     let (inode, cut) = (opened.attributes.inode, opened.attributes.cut);
     if let Some(trim) = opened.trim {
-        backend.physical().trim_all(inode, &trim);
+        backend.cut_off(inode, &trim);
         client.trimmed(inode, trim.cut).await?;
     }
     backend.physical().write(inode, LAYOUT, 0, bytes);
@@ -252,6 +251,55 @@ fn mounts_that_meet_and_end_leave_a_whole_tree() {
             }
         }
         runtime.block_on(everything_is_counted(&services, &store, &backend));
+    });
+}
+
+/// META-5.
+#[test]
+fn a_truncation_of_a_mount_that_is_gone_is_finished_and_the_length_looked_up() {
+    let (store, backend) = (store(3), Backend::default());
+    let services = [
+        Running::start(store.clone(), &backend),
+        Running::start(store.clone(), &backend),
+    ];
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (first, second) = (client(&services, 1), client(&services, 2));
+        let root = root(&first).await;
+        write(&first, root, name("file"), &backend, 1, 200_000)
+            .await
+            .unwrap();
+        let file = second.lookup(root, name("file")).await.unwrap().inode;
+        let wanted = |mount| WantedHandle {
+            handle: HandleId { mount, number: 9 },
+            bound: Some(300_000),
+            is_truncating: false,
+            is_exclusive: false,
+        };
+        second.open(file, wanted(second.mount())).await.unwrap();
+        let size = Some(70_000);
+        let change = AttributeChange {
+            size,
+            ..AttributeChange::default()
+        };
+        let (_, trim) = first.set_attributes(file, change).await.unwrap();
+        assert!(trim.is_some());
+        // It dies with nothing cut off. The second one cannot say what it wrote before that is done.
+        backend.lose(first.mount());
+        let written = Written {
+            length: 1,
+            cut: 0,
+            mtime_ns: 0,
+        };
+        let handle = wanted(second.mount()).handle;
+        let extent = second.sync(file, handle, written).await.unwrap();
+        assert_eq!((extent.size, extent.cut), (70_000, 1));
+        backend.physical().write(file, LAYOUT, 0, 250_000);
+        // It knows the cut no more: an older one is looked up in the chunks.
+        let extent = second.sync(file, handle, written).await.unwrap();
+        assert_eq!((extent.size, extent.cut), (250_000, 1));
+        second.end_mount(second.mount()).await.unwrap();
+        everything_is_counted(&services, &store, &backend).await;
     });
 }
 

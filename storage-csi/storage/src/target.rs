@@ -14,7 +14,7 @@ use craq::{
 
 use crate::keys;
 
-/// Blocks that only whole contents may use, so that a member can catch up on a full disk: 16 chunks of 64.
+/// Blocks that writes may not use, so that on a full disk a member can catch up and files can be cut off: 16 chunks of 64.
 const RESERVED_BLOCKS: usize = 1024;
 
 /// In the version of a store's removal, so that it is none of the chain's.
@@ -390,7 +390,8 @@ impl<P: AsRef<[u8]> + Clone> Chunks<P> for ChainChunks<'_, P> {
         let target = &mut *self.target;
         // What the chain wants comes before what the target does by itself.
         target.own.remove(&key);
-        if update.edit.builds_on_base() && target.store.usage().free_blocks < RESERVED_BLOCKS {
+        let is_scarce = target.store.usage().free_blocks < RESERVED_BLOCKS;
+        if is_scarce && matches!(update.edit, Edit::Write { .. }) {
             return Err(ChainRefusal::Full);
         }
         if let Some(editing) = target.editing.get_mut(&key) {

@@ -159,7 +159,7 @@ impl Cell {
                 "--member-port=0".into(),
                 "--client-port=0".into(),
                 format!("--path={}", target.display()),
-                format!("--target-bytes={}", 1 << 30),
+                format!("--target-bytes={}", 320 << 20),
             ];
             let service = Process::start(cell.folder.path(), &format!("service-{number}"), &words);
             cell.services.push(service);
@@ -254,6 +254,13 @@ impl Cell {
         client
     }
 
+    /// The file of a service's target.
+    pub(crate) fn target(&self, number: usize) -> PathBuf {
+        self.folder
+            .path()
+            .join(format!("target-{number}/fireflyer-target"))
+    }
+
     pub(crate) fn kill_service(&mut self, number: usize) {
         self.services[number].kill();
     }
@@ -270,7 +277,7 @@ impl Cell {
             "mount".into(),
             format!("--volume={volume}"),
             format!("--at={}", at.display()),
-            format!("--create-bytes={}", 512 << 20),
+            format!("--create-bytes={}", 200 << 20),
         ];
         words.extend(self.reach.iter().cloned());
         let process = Process::start(self.folder.path(), name, &words);
@@ -278,6 +285,17 @@ impl Cell {
         let is_mounted = || Ok(is_mounted(&mounted.at).then_some(()));
         cluster::until("a volume is mounted", LIMIT, is_mounted).unwrap();
         mounted
+    }
+
+    /// What a mount of a volume that is not there says.
+    pub(crate) fn mount_error(&self, volume: &str) -> String {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--metrics-listen=127.0.0.1:0", "mount"]);
+        command.arg(format!("--volume={volume}"));
+        command.arg(format!("--at={}", self.folder.path().display()));
+        let output = command.args(&self.reach).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     /// Ends the session of a mount that was killed.

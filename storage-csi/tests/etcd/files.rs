@@ -151,3 +151,60 @@ pub(crate) fn what_is_deleted_is_free_again(etcd: &Path) {
         used < 5_000_000
     });
 }
+
+/// A full disk refuses writes before deletes could fail.
+pub(crate) fn a_full_disk_is_enospc_and_deletes_work(etcd: &Path) {
+    let cell = Cell::start(etcd);
+    let mounted = cell.mount("one", "volume");
+    run(&mounted, "echo kept > $M/kept");
+    let fill = "for i in $(seq 400); do head -c 1048576 /dev/zero > $M/full-$i || break; done 2>&1 | grep -c 'No space left'";
+    assert_eq!(run(&mounted, fill), "1");
+    assert_eq!(run(&mounted, "cat $M/kept"), "kept");
+    run(
+        &mounted,
+        ": > $M/full-1; truncate -s 1000 $M/full-2; rm $M/full-*",
+    );
+    let writes = || {
+        let mut again = shell(&mounted, "head -c 50000000 /dev/zero > $M/again");
+        let status = again.stderr(Stdio::null()).status().unwrap();
+        Ok(status.success().then_some(()))
+    };
+    cluster::until("there is room again", 2 * LIMIT, writes).unwrap();
+    assert_eq!(run(&mounted, "stat -c %s $M/again"), "50000000");
+}
+
+/// Bytes that have changed on one disk are noticed when they are read, and come from another member.
+pub(crate) fn a_replica_that_is_spoiled_is_not_served_and_is_repaired(etcd: &Path) {
+    let mut cell = Cell::start(etcd);
+    let mounted = cell.mount("one", "volume");
+    run(
+        &mounted,
+        "(yes fireflyer || true) | head -c 4000000 > $M/file",
+    );
+    let sum = run(&mounted, "sha256sum < $M/file");
+    cell.kill_service(1);
+    let path = cell.target(1);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let is_file = |page: &&mut [u8]| page.windows(10).take(10).any(|word| word == b"fireflyer\n");
+    let spoiled = bytes
+        .chunks_mut(4096)
+        .filter(is_file)
+        .map(|page| page[100] ^= 1)
+        .count();
+    assert!(spoiled > 900, "{spoiled}");
+    std::fs::write(&path, &bytes).unwrap();
+    cell.start_service(1);
+    for _ in 0..10 {
+        let drop_cache = "dd if=$M/file iflag=direct bs=1M status=none | sha256sum";
+        assert_eq!(run(&mounted, drop_cache), sum);
+    }
+}
+
+pub(crate) fn a_volume_that_is_not_there_is_refused_by_name(etcd: &Path) {
+    let cell = Cell::start(etcd);
+    let text = cell.mount_error("nothing");
+    assert!(
+        text.contains("failed to mount nothing: there is no such volume"),
+        "{text}"
+    );
+}

@@ -25,12 +25,15 @@ macro_rules! tests {
     };
 }
 
-const TESTS: [Test; 5] = tests![
+const TESTS: [Test; 8] = tests![
     chains::three_services_keep_what_was_written_when_each_is_killed_under_load,
     chains::a_manager_and_etcd_may_be_away_while_chains_serve,
     files::two_mounts_share_what_is_closed,
     files::everything_may_be_killed_while_files_are_written,
     files::what_is_deleted_is_free_again,
+    files::a_full_disk_is_enospc_and_deletes_work,
+    files::a_replica_that_is_spoiled_is_not_served_and_is_repaired,
+    files::a_volume_that_is_not_there_is_refused_by_name,
 ];
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! What ends mounts that are gone, and what collects garbage, as services do.
 
 use metadata::{
-    Collected, Errno, HandleId, InodeNumber, MetaOperation, MetaReply, MetaRequest, MountId,
+    Collected, Errno, HandleId, InodeNumber, MetaOperation, MetaReply, MetaRequest, MountId, Trim,
     Written,
 };
 
@@ -10,29 +10,60 @@ use crate::world::{Attempt, Fault, Phase, World};
 /// Ends a mount that is gone.
 pub(crate) struct Ending {
     mount: MountId,
+    /// The mount of the service that does it.
+    service: MountId,
     attempt: Attempt,
     /// Files and numbers of handles that are left, the first one last.
     left: Vec<(InodeNumber, u64)>,
+    /// The file that is cut off, and the next chunk.
+    trim: Option<(InodeNumber, Trim, u64)>,
+}
+
+/// What became of an ending.
+pub(crate) enum Ended {
+    NotYet,
+    Yes,
+    /// Its service is gone, too, and has to be ended.
+    Lost(MountId),
 }
 
 impl Ending {
-    pub(crate) fn new(mount: MountId) -> Self {
+    pub(crate) fn new(world: &mut World, mount: MountId) -> Self {
         let operation = MetaOperation::EndMount { mount };
         Self {
             mount,
+            service: world.new_service(),
             attempt: Attempt::new(mount, MetaRequest::reading(operation)),
             left: Vec::new(),
+            trim: None,
+        }
+    }
+
+    pub(crate) fn act(&mut self, world: &mut World) -> Ended {
+        if !world.is_calm && world.rng.chance(1, 60) {
+            world.meet(Fault::Death, Phase::End);
+            let service = self.service;
+            *self = Self::new(world, self.mount);
+            return Ended::Lost(service);
+        }
+        if let Some((inode, trim, chunk)) = &mut self.trim {
+            if *chunk < trim.layout.chunks(trim.reach) {
+                world.physical.trim(*inode, trim, *chunk);
+                *chunk += 1;
+                return Ended::NotYet;
+            }
+            let (inode, cut, mount) = (*inode, trim.cut, self.service);
+            self.trim = None;
+            self.ask(MetaOperation::Trimmed { inode, mount, cut });
+        }
+        match self.go_on(world) {
+            true => Ended::Yes,
+            false => Ended::NotYet,
         }
     }
 
     /// Whether it is over.
-    pub(crate) fn act(&mut self, world: &mut World) -> bool {
-        if !world.is_calm && world.rng.chance(1, 60) {
-            // Another service begins anew.
-            world.meet(Fault::Death, Phase::End);
-            *self = Self::new(self.mount);
-            return false;
-        }
+    fn go_on(&mut self, world: &mut World) -> bool {
         let Some(answer) = world.advance(&mut self.attempt) else {
             return false;
         };
@@ -54,10 +85,9 @@ impl Ending {
                 self.left = handles.into_iter().rev().collect();
                 self.next();
             }
-            (MetaOperation::GetTrim { inode, .. }, Ok(MetaReply::Trim(Some(trim)))) => {
-                world.physical.trim_all(inode, &trim);
-                let (mount, cut) = (self.mount, trim.cut);
-                self.ask(MetaOperation::Trimmed { inode, mount, cut });
+            (MetaOperation::TakeTrim { inode, .. }, Ok(MetaReply::Trim(Some(trim)))) => {
+                let first = trim.from / u64::from(trim.layout.chunk_bytes);
+                self.trim = Some((inode, trim, first));
             }
             (
                 MetaOperation::Close { inode, handle, .. },
@@ -107,7 +137,11 @@ impl Ending {
                 after: None,
                 limit: 3,
             },
-            Some((inode, 0)) => MetaOperation::GetTrim { inode, mount },
+            Some((inode, 0)) => MetaOperation::TakeTrim {
+                inode,
+                from: mount,
+                to: self.service,
+            },
             // A cut that nobody knows: the answer says what to look for in the chunks.
             Some((inode, number)) => MetaOperation::Close {
                 inode,

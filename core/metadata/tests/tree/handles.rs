@@ -212,6 +212,12 @@ fn nobody_opens_for_writing_reaches_further_or_cuts_while_chunks_are_cut_off() {
     tree.trimmed(file, trim);
     tree.open(file, open);
     assert_eq!(tree.usage().bytes, 50);
+    // That all is cut off can be said once more, also while the next truncation is not over.
+    let next = tree.resize(file, 20);
+    tree.trimmed(file, trim);
+    assert_eq!(tree.set(file, change), Err(Errno::Trimming));
+    tree.trimmed(file, next);
+    assert!(tree.set(file, change).is_ok());
 }
 
 #[test]
@@ -310,7 +316,28 @@ fn what_a_mount_had_open_is_listed_when_it_has_ended() {
         tree.call(list(Some((two, 0)))),
         Ok(MetaReply::Handles(rest))
     );
-    let left = |inode| MetaOperation::GetTrim { inode, mount };
-    assert_eq!(tree.call(left(two)), Ok(MetaReply::Trim(trim)));
-    assert_eq!(tree.call(left(one)), Ok(MetaReply::Trim(None)));
+    let take = |inode, to| MetaOperation::TakeTrim {
+        inode,
+        from: mount,
+        to: MountId(to),
+    };
+    assert_eq!(tree.call(take(two, 3)), Ok(MetaReply::Trim(None)));
+    tree.call(MetaOperation::EndMount { mount }).unwrap();
+    assert_eq!(tree.call(take(one, 3)), Ok(MetaReply::Trim(None)));
+    assert_eq!(tree.call(take(two, 3)), Ok(MetaReply::Trim(trim)));
+    let gone = take(InodeNumber(5), 3);
+    assert_eq!(tree.call(gone), Ok(MetaReply::Trim(None)));
+    // Only one has it.
+    assert_eq!(tree.call(take(two, 4)), Ok(MetaReply::Trim(None)));
+    assert_eq!(tree.call(take(two, 1)), Err(Errno::Ended));
+    let cut = trim.unwrap().cut;
+    let trimmed = |mount| MetaOperation::Trimmed {
+        inode: two,
+        mount: MountId(mount),
+        cut,
+    };
+    // The one before has nothing to say any more.
+    assert_eq!(tree.call(trimmed(1)), DONE);
+    assert_eq!(tree.call(trimmed(3)), DONE);
+    assert_eq!(tree.call(take(two, 4)), Ok(MetaReply::Trim(None)));
 }

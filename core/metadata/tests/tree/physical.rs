@@ -34,14 +34,6 @@ impl Physical {
         }
     }
 
-    /// Cuts all of them off.
-    pub(crate) fn trim_all(&mut self, inode: InodeNumber, trim: &Trim) {
-        let first = trim.from / u64::from(trim.layout.chunk_bytes);
-        for chunk in first..trim.layout.chunks(trim.reach) {
-            self.trim(inode, trim, chunk);
-        }
-    }
-
     /// Behind the last byte of those chunks that lie between two bytes; the first one, if there is none.
     pub(crate) fn length(&self, inode: InodeNumber, layout: FileLayout, from: u64, to: u64) -> u64 {
         let bytes = u64::from(layout.chunk_bytes);

@@ -6,7 +6,7 @@ use metadata::{MetaOperation, MetaReply, MetaRequest, MountId};
 use sim::{Rng, explore, print_count};
 
 use crate::actors::Mount;
-use crate::endings::{Collector, Ending};
+use crate::endings::{Collector, Ended, Ending};
 use crate::fixture::{LAYOUT, SETTINGS};
 use crate::world::{Attempt, Fault, Phase, World};
 
@@ -67,15 +67,21 @@ fn run(rng: &mut Rng) -> BTreeMap<(Fault, Phase), u64> {
             0 => drop(collector.act(&mut world)),
             1 | 2 if !endings.is_empty() => {
                 let at = world.rng.below(endings.len());
-                if endings[at].act(&mut world) {
-                    endings.swap_remove(at);
+                match endings[at].act(&mut world) {
+                    Ended::NotYet => {}
+                    Ended::Yes => drop(endings.swap_remove(at)),
+                    Ended::Lost(service) => endings.push(Ending::new(&mut world, service)),
                 }
             }
             _ => {
                 let at = world.rng.below(mounts.len());
                 if !world.is_calm && world.rng.chance(1, 300) {
                     mounts[at].die(&mut world);
-                    endings.push(Ending::new(mounts[at].id));
+                    endings.push(Ending::new(&mut world, mounts[at].id));
+                    if world.rng.chance(1, 3) {
+                        // Two services notice.
+                        endings.push(Ending::new(&mut world, mounts[at].id));
+                    }
                     last += 1;
                     mounts[at] = Mount::new(last);
                 }
@@ -100,15 +106,17 @@ fn end(
         rounds += 1;
         assert!(rounds < MOST_ROUNDS, "META-7: something never ends");
         mounts.iter_mut().for_each(|mount| mount.act(world, false));
-        endings.retain_mut(|ending| !ending.act(world));
+        endings.retain_mut(|ending| matches!(ending.act(world), Ended::NotYet));
     }
     if world.rng.chance(1, 2) {
         let name = "one".to_owned();
         controller(world, MetaOperation::DeleteVolume { name });
     }
-    endings.extend(mounts.iter().map(|mount| Ending::new(mount.id)));
+    for mount in mounts {
+        endings.push(Ending::new(world, mount.id));
+    }
     while !endings.is_empty() {
-        endings.retain_mut(|ending| !ending.act(world));
+        endings.retain_mut(|ending| matches!(ending.act(world), Ended::NotYet));
     }
     while !collector.act(world) {}
     check(world);

@@ -78,7 +78,7 @@ impl Phase {
             MetaOperation::Extend { .. }
             | MetaOperation::Sync { .. }
             | MetaOperation::Close { .. } => Self::Write,
-            MetaOperation::Trimmed { .. } | MetaOperation::GetTrim { .. } => Self::Trim,
+            MetaOperation::Trimmed { .. } | MetaOperation::TakeTrim { .. } => Self::Trim,
             _ => Self::End,
         }
     }
@@ -143,6 +143,9 @@ struct Operation {
     answer: MetaAnswer,
 }
 
+/// Mounts of services have numbers from here on.
+const FIRST_SERVICE: u64 = 1 << 32;
+
 pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) oracle: Rc<Oracle>,
@@ -155,6 +158,7 @@ pub(crate) struct World {
     kept: BTreeMap<OperationId, MetaAnswer>,
     now_ns: i64,
     fresh: u64,
+    services: u64,
 }
 
 /// What became of a commit.
@@ -176,6 +180,7 @@ impl World {
             kept: BTreeMap::new(),
             now_ns: 1000,
             fresh: 1 << 16,
+            services: 0,
         }
     }
 
@@ -190,6 +195,12 @@ impl World {
             now_ns: self.now_ns(),
             fresh: InodeNumber(self.fresh),
         }
+    }
+
+    /// The mount of a service that starts.
+    pub(crate) fn new_service(&mut self) -> MountId {
+        self.services += 1;
+        MountId(FIRST_SERVICE + self.services)
     }
 
     /// Whether its answer was kept.

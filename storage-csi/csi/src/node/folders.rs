@@ -1,14 +1,16 @@
-//! What is done to one folder: looked at, made, mounted, unmounted, removed. These block.
+//! What is done to one folder: looked at, made, mounted, unmounted, removed. These block, but never
+//! on a mount that this process serves: nothing here makes a request of one.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use fuse::mount::{MountEntry, MountState, Unmount};
+use fuse::mount::Unmount;
 use rustix::mount::MountFlags;
 use tracing::{info, warn};
 
+use crate::Mounter;
 use crate::error::CsiError;
 
 /// Of folders for mounts; what is mounted has its own mode.
@@ -18,13 +20,9 @@ const STACK_LIMIT: usize = 16;
 
 /// Whether nobody writes through the mount at a folder.
 pub(super) fn is_read_only(folder: &Path) -> Result<bool, CsiError> {
-    Ok(entry(folder)?.is_some_and(|entry| entry.is_read_only))
-}
-
-/// What is mounted last at a folder, as the table of mounts says.
-fn entry(folder: &Path) -> Result<Option<MountEntry>, CsiError> {
     let table = fuse::mount::table()?;
-    Ok(table.into_iter().rfind(|entry| entry.folder == folder))
+    let entry = table.iter().rfind(|entry| entry.folder == folder);
+    Ok(entry.is_some_and(|entry| entry.is_read_only))
 }
 
 /// What a folder is to a volume.
@@ -32,26 +30,44 @@ fn entry(folder: &Path) -> Result<Option<MountEntry>, CsiError> {
 pub(super) enum MountedVolume {
     /// Nothing is mounted there.
     Nothing,
-    /// The volume is, and answers.
+    /// The volume is, and this process serves it.
     Live,
-    /// Something of ours is that nobody can answer for.
+    /// Something of ours is that this process does not serve: it is nobody's any more.
     Dead,
 }
 
 /// What is at a folder. Anything but the volume or a dead mount is in the way.
-pub(super) fn look(folder: &Path, id: &str) -> Result<MountedVolume, CsiError> {
-    match fuse::mount::state(folder)? {
-        MountState::Absent => Ok(MountedVolume::Nothing),
-        MountState::Dead { .. } => Ok(MountedVolume::Dead),
-        MountState::Live { source } if source == id => Ok(MountedVolume::Live),
-        MountState::Live { source } => Err(CsiError::OtherVolume {
+pub(super) fn look(
+    mounter: &impl Mounter,
+    folder: &Path,
+    id: &str,
+) -> Result<MountedVolume, CsiError> {
+    let table = fuse::mount::table()?;
+    let Some(entry) = table.iter().rfind(|entry| entry.folder == folder) else {
+        return Ok(MountedVolume::Nothing);
+    };
+    if !entry.is_ours() {
+        return Err(CsiError::Foreign {
             folder: folder.to_owned(),
-            source_name: source,
-        }),
-        MountState::Foreign { file_system_type } => Err(CsiError::Foreign {
+            file_system_type: entry.file_system_type.clone(),
+        });
+    }
+    // A bind mount lives as long as the mount that the mounter made.
+    let source = &entry.source;
+    let is_served = table.iter().any(|other| {
+        other.device == entry.device
+            && other.source == *source
+            && mounter.is_serving(source, &other.folder)
+    });
+    if !is_served {
+        Ok(MountedVolume::Dead)
+    } else if source == id {
+        Ok(MountedVolume::Live)
+    } else {
+        Err(CsiError::OtherVolume {
             folder: folder.to_owned(),
-            file_system_type,
-        }),
+            source_name: source.clone(),
+        })
     }
 }
 
@@ -107,29 +123,17 @@ pub(super) fn forbid_writing(folder: &Path) -> Result<(), CsiError> {
 }
 
 /// Unmounts a volume, and what is dead. A mount that lives and is used stays, which is an error.
-/// Whether it lives is asked only where it is used.
-pub(super) fn unmount(folder: &Path, id: &str) -> Result<(), CsiError> {
+pub(super) fn unmount(mounter: &impl Mounter, folder: &Path, id: &str) -> Result<(), CsiError> {
     for _ in 0..STACK_LIMIT {
-        match entry(folder)? {
-            None => return Ok(()),
-            Some(entry) if entry.is_ours() && entry.source == id => {}
-            Some(_) => match look(folder, id)? {
-                MountedVolume::Nothing => return Ok(()),
-                MountedVolume::Live | MountedVolume::Dead => {}
-            },
-        }
-        match fuse::mount::unmount(folder, Unmount::WhenUnused) {
-            Ok(()) => {}
-            Err(busy @ fuse::mount::Error::Busy { .. }) => match look(folder, id)? {
-                MountedVolume::Nothing => return Ok(()),
-                MountedVolume::Live => return Err(busy.into()),
-                MountedVolume::Dead => {
-                    info!(folder = %folder.display(), "detaching a dead mount");
-                    fuse::mount::unmount(folder, Unmount::Detach)?;
-                }
-            },
-            Err(error) => return Err(error.into()),
-        }
+        let how = match look(mounter, folder, id)? {
+            MountedVolume::Nothing => return Ok(()),
+            MountedVolume::Live => Unmount::WhenUnused,
+            MountedVolume::Dead => {
+                info!(folder = %folder.display(), "detaching a dead mount");
+                Unmount::Detach
+            }
+        };
+        fuse::mount::unmount(folder, how)?;
     }
     Err(CsiError::TooDeep {
         folder: folder.to_owned(),

@@ -1,5 +1,5 @@
 //! The steps of staging and publishing. A call says that it is done only when the volume is mounted
-//! and answers; each can be repeated from wherever it, or the process, has ended.
+//! and this process serves it; each can be repeated from wherever it, or the process, has ended.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,6 +42,14 @@ impl<M: Mounter> VolumeMounts<M> {
         Self { mounter }
     }
 
+    fn at(&self, id: &str, folder: &Path) -> MountedAt<M> {
+        MountedAt {
+            mounter: Arc::clone(&self.mounter),
+            id: id.to_owned(),
+            folder: folder.to_owned(),
+        }
+    }
+
     /// Has the volume mounted at a folder. A dead mount is replaced.
     pub(super) async fn stage(
         &self,
@@ -49,8 +57,8 @@ impl<M: Mounter> VolumeMounts<M> {
         staging: &Path,
         is_read_only: bool,
     ) -> Result<(), CsiError> {
-        let at = MountedAt::new(id, staging);
-        let is_there = blocking(move || match folders::look(&at.folder, &at.id)? {
+        let at = self.at(id, staging);
+        let is_there = blocking(move || match at.look()? {
             MountedVolume::Live => at.check(is_read_only).map(|()| true),
             MountedVolume::Dead => {
                 info!(volume = at.id, folder = %at.folder.display(), "replacing a dead mount");
@@ -62,11 +70,11 @@ impl<M: Mounter> VolumeMounts<M> {
             return Ok(());
         }
         self.take_away(id, staging).await?;
-        let at = MountedAt::new(id, staging);
+        let at = self.at(id, staging);
         blocking(move || folders::make(&at.folder)).await?;
         let mounted = self.mounter.mount(id, staging, is_read_only).await;
         mounted.map_err(|error| CsiError::of_mounter(error, "mount", id, staging.to_owned()))?;
-        let at = MountedAt::new(id, staging);
+        let at = self.at(id, staging);
         blocking(move || at.check(is_read_only)).await?;
         info!(volume = id, folder = %staging.display(), is_read_only, "staged a volume");
         Ok(())
@@ -75,7 +83,7 @@ impl<M: Mounter> VolumeMounts<M> {
     /// Has no mount at a folder, and removes it if it is empty.
     pub(super) async fn unstage(&self, id: &str, staging: &Path) -> Result<(), CsiError> {
         self.take_away(id, staging).await?;
-        let at = MountedAt::new(id, staging);
+        let at = self.at(id, staging);
         blocking(move || folders::remove(&at.folder)).await?;
         info!(volume = id, folder = %staging.display(), "unstaged a volume");
         Ok(())
@@ -87,18 +95,20 @@ impl<M: Mounter> VolumeMounts<M> {
         let Publication {
             id,
             staging,
+            target,
             is_staged_read_only,
             ..
         } = &publication;
         self.stage(id, staging, *is_staged_read_only).await?;
-        blocking(move || publish(publication)).await
+        let at = self.at(id, target);
+        blocking(move || publish(&publication, &at)).await
     }
 
     /// Has no mount in the folder of a pod, and removes it if it is empty.
     pub(super) async fn unpublish(&self, id: &str, target: &Path) -> Result<(), CsiError> {
-        let at = MountedAt::new(id, target);
+        let at = self.at(id, target);
         blocking(move || {
-            folders::unmount(&at.folder, &at.id)?;
+            at.unmount()?;
             folders::remove(&at.folder)
         })
         .await?;
@@ -108,15 +118,19 @@ impl<M: Mounter> VolumeMounts<M> {
 
     /// Has the mounter unmount a volume, and unmounts what the mounter does not know of.
     async fn take_away(&self, id: &str, staging: &Path) -> Result<(), CsiError> {
+        let at = self.at(id, staging);
+        // What is somebody else's is refused before the mounter unmounts anything.
+        blocking(move || at.look()).await?;
         let unmounted = self.mounter.unmount(id, staging).await;
         unmounted
             .map_err(|error| CsiError::of_mounter(error, "unmount", id, staging.to_owned()))?;
-        let at = MountedAt::new(id, staging);
-        blocking(move || folders::unmount(&at.folder, &at.id)).await
+        let at = self.at(id, staging);
+        blocking(move || at.unmount()).await
     }
 }
 
-fn publish(publication: Publication) -> Result<(), CsiError> {
+/// Of a volume that is staged.
+fn publish<M: Mounter>(publication: &Publication, at: &MountedAt<M>) -> Result<(), CsiError> {
     let Publication {
         id,
         staging,
@@ -125,24 +139,23 @@ fn publish(publication: Publication) -> Result<(), CsiError> {
         is_read_only,
         is_alone,
     } = publication;
-    if is_alone {
-        check_alone(&id, &staging, &target)?;
+    if *is_alone {
+        check_alone(id, staging, target)?;
     }
-    let at = MountedAt::new(&id, &target);
-    match folders::look(&target, &id)? {
+    match at.look()? {
         MountedVolume::Live => {
-            if is_read_only && !folders::is_read_only(&target)? {
+            if *is_read_only && !folders::is_read_only(target)? {
                 // A call before has ended between its two steps.
-                folders::forbid_writing(&target)?;
+                folders::forbid_writing(target)?;
             }
-            return at.check(is_read_only);
+            return at.check(*is_read_only);
         }
-        MountedVolume::Dead => folders::unmount(&target, &id)?,
+        MountedVolume::Dead => at.unmount()?,
         MountedVolume::Nothing => {}
     }
-    folders::make(&target)?;
-    folders::bind(&staging, &target, is_read_only)?;
-    at.check(is_read_only)?;
+    folders::make(target)?;
+    folders::bind(staging, target, *is_read_only)?;
+    at.check(*is_read_only)?;
     info!(volume = id, folder = %target.display(), is_read_only, "published a volume");
     Ok(())
 }
@@ -165,23 +178,25 @@ fn check_alone(id: &str, staging: &Path, target: &Path) -> Result<(), CsiError> 
 
 /// A volume, and where it should be.
 #[derive(Debug)]
-struct MountedAt {
+struct MountedAt<M> {
+    mounter: Arc<M>,
     id: String,
     folder: PathBuf,
 }
 
-impl MountedAt {
-    fn new(id: &str, folder: &Path) -> Self {
-        Self {
-            id: id.to_owned(),
-            folder: folder.to_owned(),
-        }
+impl<M: Mounter> MountedAt<M> {
+    fn look(&self) -> Result<MountedVolume, CsiError> {
+        folders::look(&*self.mounter, &self.folder, &self.id)
     }
 
-    /// An error unless the volume is there, answers, and can be written or not as is wanted.
+    fn unmount(&self) -> Result<(), CsiError> {
+        folders::unmount(&*self.mounter, &self.folder, &self.id)
+    }
+
+    /// An error unless the volume is there, is served, and can be written or not as is wanted.
     fn check(&self, is_read_only: bool) -> Result<(), CsiError> {
-        let Self { id, folder } = self;
-        match folders::look(folder, id)? {
+        let Self { id, folder, .. } = self;
+        match self.look()? {
             MountedVolume::Live if folders::is_read_only(folder)? == is_read_only => Ok(()),
             MountedVolume::Live => Err(CsiError::Incompatible {
                 id: id.clone(),

@@ -1,20 +1,20 @@
 //! The driver's process: volumes in a folder, file systems in memory, both sockets. It serves until
 //! it is killed; csi-sanity can be run against it, too.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use csi::serve::{NodeOptions, serve_controller, serve_node};
 use csi::{MountError, MountUsage, Mounter};
 use fuse::connection::FuseConnection;
 use fuse::init::ConnectionOptions;
-use fuse::mount::{MountOptions, MountState, Unmount};
+use fuse::mount::{MountOptions, Unmount};
 use fuse::serve::serve;
 use rustix::process::Signal;
 use tokio::sync::watch;
@@ -31,6 +31,16 @@ pub(crate) const USED_BYTES: u64 = 4096;
 /// The file that stalls a volume while it is there.
 pub(crate) fn stall(node: &Path, id: &str) -> PathBuf {
     node.join(format!("stall-{id}"))
+}
+
+/// The file that keeps a volume from being mounted while it is there.
+pub(crate) fn hold(node: &Path, id: &str) -> PathBuf {
+    node.join(format!("hold-{id}"))
+}
+
+/// The file that is there as soon as a volume is being mounted.
+pub(crate) fn mounting(node: &Path, id: &str) -> PathBuf {
+    node.join(format!("mounting-{id}"))
 }
 
 /// Serves, if this process was started for that.
@@ -85,13 +95,22 @@ pub(crate) fn start(node: &Path) -> Child {
 struct MemoryMounter {
     node: PathBuf,
     volumes: FolderStore,
-    mounted: Mutex<BTreeSet<(String, PathBuf)>>,
+    mounted: Mutex<BTreeMap<PathBuf, Served>>,
+}
+
+struct Served {
+    id: String,
+    server: JoinHandle<()>,
 }
 
 impl Mounter for MemoryMounter {
     async fn mount(&self, id: &str, at: &Path, read_only: bool) -> Result<(), MountError> {
         if self.volumes.find(id).is_none() {
             return Err(MountError::NoSuchVolume);
+        }
+        fs::write(mounting(&self.node, id), "").unwrap();
+        while fs::exists(hold(&self.node, id)).unwrap() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let failed = |error: &dyn std::error::Error| MountError::Failed(error.to_string());
         let options = MountOptions {
@@ -103,7 +122,7 @@ impl Mounter for MemoryMounter {
         let connection = FuseConnection::establish(device, &ConnectionOptions::default());
         let connection = Arc::new(connection.map_err(|error| failed(&error))?);
         let (memory, stall) = (Memory::new(Duration::ZERO), stall(&self.node, id));
-        thread::spawn(move || {
+        let server = thread::spawn(move || {
             serve(&connection, 2.try_into().unwrap(), |request, replier| {
                 while fs::exists(&stall).unwrap() {
                     thread::sleep(Duration::from_millis(1));
@@ -112,32 +131,41 @@ impl Mounter for MemoryMounter {
             })
             .unwrap();
         });
-        let mounted = (id.to_owned(), at.to_owned());
-        self.mounted.lock().unwrap().insert(mounted);
+        let id = id.to_owned();
+        let served = Served { id, server };
+        self.mounted.lock().unwrap().insert(at.to_owned(), served);
         Ok(())
     }
 
-    async fn unmount(&self, id: &str, at: &Path) -> Result<(), MountError> {
-        let mounted = (id.to_owned(), at.to_owned());
-        if !self.mounted.lock().unwrap().contains(&mounted) {
+    async fn unmount(&self, _: &str, at: &Path) -> Result<(), MountError> {
+        let mut mounted = self.mounted.lock().unwrap();
+        let Some(served) = mounted.get(at) else {
             return Ok(());
-        }
-        let how = match fuse::mount::state(at).unwrap() {
-            MountState::Dead { .. } => Unmount::Detach,
-            MountState::Absent | MountState::Live { .. } | MountState::Foreign { .. } => {
-                Unmount::WhenUnused
-            }
+        };
+        let how = if served.server.is_finished() {
+            Unmount::Detach
+        } else {
+            Unmount::WhenUnused
         };
         if let Err(error) = fuse::mount::unmount(at, how) {
             return Err(MountError::Failed(error.to_string()));
         }
-        self.mounted.lock().unwrap().remove(&mounted);
+        mounted.remove(at);
         Ok(())
+    }
+
+    fn is_serving(&self, id: &str, at: &Path) -> bool {
+        let mounted = self.mounted.lock().unwrap();
+        let served = mounted.get(at).filter(|served| served.id == id);
+        served.is_some_and(|served| !served.server.is_finished())
     }
 
     fn usage(&self, id: &str) -> Option<MountUsage> {
         let mounted = self.mounted.lock().unwrap();
-        mounted.iter().find(|(mounted, _)| mounted == id)?;
+        let served = mounted.values().find(|served| served.id == id)?;
+        if served.server.is_finished() {
+            return None;
+        }
         Some(MountUsage {
             bytes: self.volumes.find(id)?.bytes,
             used_bytes: USED_BYTES,

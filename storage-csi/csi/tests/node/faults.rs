@@ -6,8 +6,8 @@ use std::thread;
 use fuse::Errno;
 use tonic::Code;
 
-use super::driver::stall;
-use super::kubelet::{Node, is_dead, is_live, refused};
+use super::driver::{hold, mounting, stall};
+use super::kubelet::{Node, is_dead, is_live, refused, wait_until};
 
 pub(crate) fn a_dead_mount_is_replaced_for_a_new_pod() {
     let mut node = Node::start();
@@ -53,13 +53,8 @@ pub(crate) fn a_stalled_volume_keeps_neither_figures_nor_other_volumes_waiting()
     fs::write(&stall, "").unwrap();
     let path = pod.clone();
     let hangs = thread::spawn(move || fs::metadata(path.join("file")).is_err());
-    // This asks the volume whether it lives.
-    let mut client = node.client.clone();
-    let publish = node.publish_request(&id, "late");
-    let waits = node
-        .runtime
-        .spawn(async move { client.node_publish_volume(publish).await });
-    node.wait_for_requests(&id, 2);
+    node.wait_for_requests(&id, 1);
+    node.publish(node.publish_request(&id, "late")).unwrap();
 
     for path in [&pod, &node.staging(&id)] {
         assert_eq!(node.stats(&id, path).unwrap().len(), 2);
@@ -68,20 +63,49 @@ pub(crate) fn a_stalled_volume_keeps_neither_figures_nor_other_volumes_waiting()
     fs::write(busy.join("file"), "goes on").unwrap();
     node.unpublish(&other, "busy").unwrap();
     node.unstage(&other).unwrap();
-    assert!(!hangs.is_finished() && !waits.is_finished());
+    assert!(!hangs.is_finished());
 
     fs::remove_file(stall).unwrap();
     assert!(hangs.join().unwrap());
-    node.runtime.block_on(waits).unwrap().unwrap();
     node.stop(&id, &["pod", "late"]);
+}
+
+/// A thread of the driver that waited for one of its own mounts would keep both alive for ever.
+pub(crate) fn a_driver_that_is_killed_while_its_volume_stalls_ends_with_its_mounts() {
+    let mut node = Node::start();
+    let id = node.volume("stalled");
+    let pod = node.give(&id, "pod");
+    let stall = stall(node.folder(), &id);
+    fs::write(&stall, "").unwrap();
+    let path = pod.join("file");
+    let hangs = thread::spawn(move || fs::metadata(path).unwrap_err());
+    node.wait_for_requests(&id, 1);
+    let calls: Vec<_> = (0..4)
+        .map(|number| {
+            let mut client = node.client.clone();
+            let publish = node.publish_request(&id, &format!("pod-{number}"));
+            node.runtime
+                .spawn(async move { client.node_publish_volume(publish).await })
+        })
+        .collect();
+    node.kill();
+    let error = hangs.join().unwrap();
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::CONNABORTED));
+    assert!(is_dead(&pod));
+    for call in calls {
+        // Done, or lost with the driver.
+        node.runtime.block_on(call).unwrap().ok();
+    }
+    fs::remove_file(stall).unwrap();
+    node.restart();
+    node.stop(&id, &["pod", "pod-0", "pod-1", "pod-2", "pod-3"]);
 }
 
 pub(crate) fn a_call_goes_on_to_its_end_without_its_caller() {
     let node = Node::start();
     let id = node.volume("volume");
-    let pod = node.give(&id, "pod");
-    let stall = stall(node.folder(), &id);
-    fs::write(&stall, "").unwrap();
+    let hold = hold(node.folder(), &id);
+    fs::write(&hold, "").unwrap();
     let publish = |pod: &str| {
         let mut client = node.client.clone();
         let publish = node.publish_request(&id, pod);
@@ -89,19 +113,19 @@ pub(crate) fn a_call_goes_on_to_its_end_without_its_caller() {
         node.runtime.spawn(call)
     };
     let call = publish("late");
-    node.wait_for_requests(&id, 1);
+    wait_until("the mount", || mounting(node.folder(), &id).exists());
     call.abort();
     assert!(node.runtime.block_on(call).unwrap_err().is_cancelled());
     // Answered after the driver has read, on the same connection, that nobody waits for the other.
-    node.stats(&id, &pod).unwrap();
+    node.stats(&id, &node.pod("late")).unwrap_err();
     let next = publish("next");
     assert!(!node.pod("late").exists() && !node.pod("next").exists());
-    fs::remove_file(stall).unwrap();
+    fs::remove_file(hold).unwrap();
     node.runtime.block_on(next).unwrap().unwrap();
     let late = node.pod("late");
     assert!(is_live(&late, &id), "one call after the other");
-    assert_eq!(node.mounts(), 4);
-    node.stop(&id, &["pod", "late", "next"]);
+    assert_eq!(node.mounts(), 3);
+    node.stop(&id, &["late", "next"]);
 }
 
 pub(crate) fn an_aborted_mount_is_replaced_by_the_process_that_served_it() {
@@ -111,6 +135,7 @@ pub(crate) fn an_aborted_mount_is_replaced_by_the_process_that_served_it() {
     let opened = [&pod, &node.staging(&id)].map(|at| File::create(at.join("file")).unwrap());
     node.abort(&id);
     assert!(is_dead(&pod) && is_dead(&node.staging(&id)));
+    wait_until("its server's end", || node.stats(&id, &pod).is_err());
     assert_eq!(node.give(&id, "pod"), pod);
     fs::write(pod.join("file"), "lives").unwrap();
     assert_eq!(node.mounts(), 2);

@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         faults::dead_mounts_are_taken_away_although_files_of_them_are_open,
         faults::an_aborted_mount_is_replaced_by_the_process_that_served_it,
         faults::a_stalled_volume_keeps_neither_figures_nor_other_volumes_waiting,
+        faults::a_driver_that_is_killed_while_its_volume_stalls_ends_with_its_mounts,
         faults::a_call_goes_on_to_its_end_without_its_caller,
     ];
     let sanity = sanity::program().map(|_| sanity::csi_sanity_finds_nothing as fn());

@@ -39,6 +39,8 @@ pub enum MountState {
 pub struct MountEntry {
     /// Where, as the kernel names it.
     pub folder: PathBuf,
+    /// The file system's number, major and minor, which all its mounts have.
+    pub device: (u32, u32),
     /// What the kernel calls the file system.
     pub file_system_type: String,
     /// The source that it was mounted with.
@@ -67,7 +69,8 @@ pub fn table() -> Result<Vec<MountEntry>, Error> {
 }
 
 /// What is mounted last at a folder. A mount of ours is asked, so that this waits while its process
-/// is busy or being replaced.
+/// is busy or being replaced. That process itself must not ask: if it is killed while it waits for
+/// its own answer, neither it nor the mount ever ends.
 pub fn state(folder: &Path) -> Result<MountState, Error> {
     let failed = |doing: &'static str| {
         move |source: std::io::Error| Error::State {
@@ -129,7 +132,9 @@ fn entries(table: &[u8]) -> impl Iterator<Item = MountEntry> {
 /// None where a line is not as the kernel writes it.
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let folder = unescape(fields.nth(4)?);
+    let (major, minor) = str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let folder = unescape(fields.nth(1)?);
     let of_mount = fields.next()?;
     // A dash ends the optional fields.
     fields.find(|field| field == b"-")?;
@@ -144,6 +149,7 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
         |options: &[u8]| options.split(|byte| *byte == b',').next() == Some(b"ro".as_slice());
     Some(MountEntry {
         folder: PathBuf::from(OsStr::from_bytes(&folder)),
+        device,
         file_system_type,
         source,
         is_read_only: is_read_only(of_mount) || is_read_only(of_file_system),
@@ -204,6 +210,16 @@ mod tests {
         assert_eq!(
             at("/mnt/c"),
             Some((FILE_SYSTEM_TYPE.to_owned(), "over".to_owned()))
+        );
+    }
+
+    #[test]
+    fn mounts_of_one_file_system_have_its_number() {
+        let device = |place| last_at(LINES.as_bytes(), Path::new(place)).map(|it| it.device);
+        assert_eq!(device("/mnt/a b"), Some((0, 50)));
+        assert_eq!(
+            entries(b"1 1 0;1 / /a rw - fuse.fireflyer a rw\n").count(),
+            0
         );
     }
 

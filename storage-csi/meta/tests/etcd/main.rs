@@ -11,7 +11,6 @@
 #[path = "../shared/judged.rs"]
 mod judged;
 #[path = "../../../../core/metadata/tests/tree/oracle/mod.rs"]
-#[expect(dead_code, reason = "the simulation asks for more")]
 mod oracle;
 #[path = "../../../../core/metadata/tests/tree/physical.rs"]
 #[expect(dead_code, reason = "the simulation asks for more")]

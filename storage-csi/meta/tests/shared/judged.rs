@@ -109,7 +109,7 @@ impl Judged {
 
     async fn trim(&mut self, inode: InodeNumber, trim: Option<Trim>) {
         if let Some(trim) = trim {
-            self.backend.physical().trim_all(inode, &trim);
+            self.backend.cut_off(inode, &trim);
             let mount = self.client.mount();
             let cut = trim.cut;
             self.ask(MetaOperation::Trimmed { inode, mount, cut })

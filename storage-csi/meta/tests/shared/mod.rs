@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use tokio::runtime::Runtime;
 
 use crate::physical::Physical;
 
+/// Mounts of services have numbers from here on.
+const FIRST_SERVICE: u64 = 100;
 pub(crate) const FILE_SYSTEM: u128 = 0x5eed;
 /// Ten times what anything takes here.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -40,11 +43,23 @@ pub(crate) const SETTINGS: VolumeSettings = VolumeSettings {
 pub(crate) struct Backend {
     physical: Arc<Mutex<Physical>>,
     gone: Arc<Mutex<BTreeSet<MountId>>>,
+    services: Arc<AtomicU64>,
 }
 
 impl Backend {
     pub(crate) fn physical(&self) -> MutexGuard<'_, Physical> {
         self.physical.lock().unwrap()
+    }
+
+    fn next_service(&self) -> MountId {
+        MountId(FIRST_SERVICE + self.services.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn cut_off(&self, inode: InodeNumber, trim: &Trim) {
+        let first = trim.from / u64::from(trim.layout.chunk_bytes);
+        for chunk in first..trim.layout.chunks(trim.reach) {
+            self.physical().trim(inode, trim, chunk);
+        }
     }
 
     /// A mount has ended.
@@ -67,7 +82,7 @@ impl FileChunks for Backend {
     }
 
     async fn trim(&self, inode: InodeNumber, trim: Trim) -> Result<(), ChunksError> {
-        self.physical().trim_all(inode, &trim);
+        self.cut_off(inode, &trim);
         Ok(())
     }
 
@@ -86,7 +101,7 @@ impl FileChunks for Backend {
 impl LiveMounts for Backend {
     async fn live(&self) -> Result<BTreeSet<MountId>, ChunksError> {
         let gone = self.gone.lock().unwrap();
-        let all = (0..100).map(MountId);
+        let all = (0..1000).map(MountId);
         Ok(all.filter(|mount| !gone.contains(mount)).collect())
     }
 }
@@ -98,6 +113,7 @@ fn keys() -> StorageKeys {
 /// A service that runs.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
+    mount: MountId,
     runtime: Option<Runtime>,
 }
 
@@ -108,10 +124,13 @@ impl Running {
 
     fn at(address: SocketAddr, store: KvStore, backend: &Backend) -> Self {
         let runtime = Runtime::new().unwrap();
+        let mount = backend.next_service();
         let config = MetaConfig {
             file_system: FILE_SYSTEM,
             number: 0,
             keys: keys(),
+            mount,
+            grace: Duration::ZERO,
         };
         let backends = MetaBackends {
             store,
@@ -129,13 +148,15 @@ impl Running {
         });
         Self {
             address: received.recv_timeout(LIMIT).unwrap(),
+            mount,
             runtime: Some(runtime),
         }
     }
 
-    /// Kills it in whatever it does, and starts another one at its address.
+    /// Kills it in whatever it does, and starts another one at its address. Its own mount is gone with it.
     pub(crate) fn replace(&mut self, store: KvStore, backend: &Backend) {
         self.kill();
+        backend.lose(self.mount);
         *self = Self::at(self.address, store, backend);
     }
 

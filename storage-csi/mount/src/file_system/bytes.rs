@@ -1,6 +1,7 @@
 //! Reads and writes of open files, and what becomes of their lengths.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chain_link::ChunkBytes;
 use fuse::Errno;
@@ -11,15 +12,18 @@ use futures::future::try_join_all;
 use metadata::{Errno as Refusal, HandleId, InodeNumber, OpenedFile, Trim, WantedHandle};
 use rustix::fs::OFlags;
 use storage_rpc::MetaError;
+use tracing::warn;
 
 use super::{Failed, FileSystem, Late, Outcome, answer, now_ns};
-use crate::chunks::{Piece, pieces};
+use crate::chunks::{ChunkError, Piece, pieces};
 use crate::open_files::OpenFile;
 
 /// Up to where a handle may write when it is opened. It asks for more when it comes there, each time for as much again, up to
 /// the most: then a transaction for 64 MiB.
 const FIRST_BOUND_BYTES: u64 = 1 << 20;
 const MOST_BOUND_STEP_BYTES: u64 = 64 << 20;
+/// How long after a failure a file is cut off again.
+const TRIM_PAUSE: Duration = Duration::from_millis(200);
 /// Holes are answered from here.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -78,7 +82,14 @@ impl FileSystem {
             reach,
             layout,
         } = *trim;
-        self.chunks.cut(inode, &layout, from, reach).await?;
+        // Until it is done nobody may write the file, so it is tried for as long as there is a session.
+        while let Err(error) = self.chunks.cut(inode, &layout, from, reach).await {
+            warn!(%error, "failed to cut a file off, trying again");
+            if matches!(error, ChunkError::Ended) {
+                return Err(error.into());
+            }
+            tokio::time::sleep(TRIM_PAUSE).await;
+        }
         self.names.trimmed(inode, cut).await?;
         // What is not written since is as the trim has left it.
         for file in self.open.of(inode) {

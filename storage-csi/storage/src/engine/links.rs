@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chain_link::{
-    BufferError, Buffers, ChainHeader, ChainLink, ChainMap, ChunkBytes, LinkError, PeerRole,
-    ReceivedFrame, StoragePeer, wait,
+    BufferError, Buffers, ChainHeader, ChainLink, ChainMap, ChunkBytes, Dialler, LinkError,
+    PeerRole, ReceivedFrame, StoragePeer, wait,
 };
 use craq::encoding::ChainFrame;
-use link::connect::{Acceptor, Credentials, Negotiator, OPEN_EPOCH, Round};
+use link::connect::{Acceptor, Credentials, Negotiator, Round};
 use link::wake_fd::WakeFd;
 use tracing::{debug, info, warn};
 
@@ -34,9 +34,7 @@ pub(crate) struct Ports {
     _acceptors: [Acceptor<StoragePeer, ChainHeader>; 2],
     members: PeerRound,
     clients: PeerRound,
-    credentials: Credentials<StoragePeer>,
-    negotiator: Arc<Negotiator>,
-    wakes: Arc<WakeFd>,
+    dialler: Dialler,
 }
 
 impl Ports {
@@ -51,30 +49,9 @@ impl Ports {
             members: members.serve(Some(Arc::clone(wakes))),
             clients: clients.serve(Some(Arc::clone(wakes))),
             _acceptors: [members, clients],
-            credentials,
-            negotiator: Arc::new(negotiator),
-            wakes: Arc::clone(wakes),
+            dialler: Dialler::new(credentials, negotiator, wakes),
         }
     }
-
-    fn dial(&self, peer: StoragePeer, address: SocketAddr) -> PeerRound {
-        let round = Round::new(
-            self.credentials.clone(),
-            Arc::clone(&self.negotiator),
-            OPEN_EPOCH,
-            BTreeMap::from([(peer, address)]),
-            Some(Arc::clone(&self.wakes)),
-        );
-        round.connect(peer);
-        round
-    }
-}
-
-/// A service that is dialled until there is a link.
-#[derive(Debug)]
-struct Dialled {
-    address: SocketAddr,
-    round: PeerRound,
 }
 
 /// All links.
@@ -86,7 +63,6 @@ pub(super) struct Links {
     links: BTreeMap<Source, ChainLink>,
     /// Where the services are that this one dials.
     addresses: BTreeMap<u32, SocketAddr>,
-    dialled: BTreeMap<u32, Dialled>,
     /// The connection of each client.
     clients: BTreeMap<StoragePeer, u64>,
     last_connection: u64,
@@ -103,7 +79,6 @@ impl Links {
             buffers: Arc::clone(buffers),
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
-            dialled: BTreeMap::new(),
             clients: BTreeMap::new(),
             last_connection: 0,
             ready: Vec::new(),
@@ -126,7 +101,7 @@ impl Links {
         for (service, before) in &self.addresses {
             if addresses.get(service) != Some(before) {
                 self.links.remove(&Source::Service(*service));
-                self.dialled.remove(service);
+                self.ports.dialler.forget(*service);
             }
         }
         self.addresses = addresses;
@@ -135,16 +110,8 @@ impl Links {
 
     fn dial(&mut self) {
         for (&service, &address) in &self.addresses {
-            let is_linked = self.links.contains_key(&Source::Service(service));
-            let is_dialled = self
-                .dialled
-                .get(&service)
-                .is_some_and(|of| of.address == address);
-            if !is_linked && !is_dialled {
-                let file_system = self.ports.credentials.identity.file_system();
-                let peer = StoragePeer::new(file_system, PeerRole::Service, service);
-                let round = self.ports.dial(peer, address);
-                self.dialled.insert(service, Dialled { address, round });
+            if !self.links.contains_key(&Source::Service(service)) {
+                self.ports.dialler.dial(service, address);
             }
         }
     }
@@ -153,11 +120,7 @@ impl Links {
     pub(super) fn establish(&mut self) -> Vec<u32> {
         let mut services = Vec::new();
         let mut new: Vec<_> = self.ports.members.established().collect();
-        self.dialled.retain(|_, dialled| {
-            let before = new.len();
-            new.extend(dialled.round.established());
-            new.len() == before
-        });
+        new.extend(self.ports.dialler.take_established());
         for (peer, link) in new {
             if peer.role() != Some(PeerRole::Service) {
                 warn!(%peer, "refused: it is no storage service");

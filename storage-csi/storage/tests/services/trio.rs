@@ -108,17 +108,7 @@ impl Trio {
         }
     }
 
-    pub(crate) fn map(&self) -> Arc<ChainMap> {
-        Arc::clone(&self.map)
-    }
-
     pub(crate) fn client(&self, session: u64) -> Arc<StorageClient> {
-        let client = Arc::new(self.own_client(session));
-        self.clients.borrow_mut().push(Arc::clone(&client));
-        client
-    }
-
-    pub(crate) fn own_client(&self, session: u64) -> StorageClient {
         let options = ClientOptions {
             file_system: FILE_SYSTEM,
             session: SessionId(session),
@@ -126,8 +116,9 @@ impl Trio {
             chunk_bytes: CHUNK_BYTES,
             traffic_class: 0,
         };
-        let client = StorageClient::start(options).unwrap();
+        let client = Arc::new(StorageClient::start(options).unwrap());
         client.follow(Arc::clone(&self.map));
+        self.clients.borrow_mut().push(Arc::clone(&client));
         client
     }
 

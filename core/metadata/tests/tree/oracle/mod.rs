@@ -173,17 +173,26 @@ impl Oracle {
                 node.handles.remove(handle);
                 Ok(MetaReply::Done)
             }
-            MetaOperation::Trimmed { inode, mount, .. } => {
+            MetaOperation::Trimmed { inode, mount, cut } => {
                 if let Some(node) = self.nodes.get_mut(inode)
-                    && node.trimmer == Some(*mount)
+                    && (node.trimmer, node.cut) == (Some(*mount), *cut)
                 {
                     node.trimmer = None;
                 }
                 Ok(MetaReply::Done)
             }
-            MetaOperation::GetTrim { inode, mount } => {
-                let node = self.node(*inode)?;
-                let trim = node.trim().filter(|_| node.trimmer == Some(*mount));
+            MetaOperation::TakeTrim { inode, from, to } => {
+                if self.has_ended(*to) {
+                    return Err(Errno::Ended);
+                }
+                let is_left = self.has_ended(*from);
+                let Some(node) = self.nodes.get_mut(inode) else {
+                    return Ok(MetaReply::Trim(None));
+                };
+                if node.trimmer == Some(*from) && is_left {
+                    node.trimmer = Some(*to);
+                }
+                let trim = node.trim().filter(|_| node.trimmer == Some(*to));
                 Ok(MetaReply::Trim(trim))
             }
             MetaOperation::EndMount { mount } => {
