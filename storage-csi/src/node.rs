@@ -2,6 +2,7 @@
 //! process.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -149,11 +150,16 @@ pub(crate) async fn run(args: NodeArgs, process: Process) -> anyhow::Result<()> 
         mounts = opened => Arc::new(mounts?),
         () = process.shutdown.cancelled() => return Ok(()),
     };
+    // The kubelet makes the folder of plugins, and nobody but a plugin its own.
+    let folder = kubelet_dir.join("plugins").join(DRIVER_NAME);
+    fs::create_dir_all(&folder).with_context(|| {
+        format!(
+            "failed to make {}; is --kubelet-dir mounted?",
+            folder.display()
+        )
+    })?;
     let options = NodeOptions {
-        socket: kubelet_dir
-            .join("plugins")
-            .join(DRIVER_NAME)
-            .join("csi.sock"),
+        socket: folder.join("csi.sock"),
         kubelet: kubelet_dir,
         node_name,
     };

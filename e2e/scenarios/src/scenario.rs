@@ -151,7 +151,7 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Intact(0),
-        api::only_the_nodes_agents_need_more_than_restricted
+        api::only_agents_and_storage_need_more_than_restricted
     ),
     // Takes every other node, so that a job can only get the one that came back.
     scenario!(

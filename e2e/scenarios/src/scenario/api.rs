@@ -228,8 +228,9 @@ fn patches(mut kubectl: Command, node: &str, patch: &str, refusal: Option<&str>)
     Ok(())
 }
 
-/// The agent needs folders of the host and root; nothing else of ours needs more than the restricted level.
-pub async fn only_the_nodes_agents_need_more_than_restricted(context: Context) -> Result<()> {
+/// Agents and the pods with storage's data need folders of the host and root, and what mounts volumes is privileged; nothing
+/// else of ours needs more than the restricted level.
+pub async fn only_agents_and_storage_need_more_than_restricted(context: Context) -> Result<()> {
     let said = context
         .kubectl(&[
             "label",
@@ -246,15 +247,20 @@ pub async fn only_the_nodes_agents_need_more_than_restricted(context: Context) -
         .filter_map(|line| line.strip_prefix("Warning: "))
         .filter(|warning| !warning.starts_with("existing pods in namespace"))
         .collect();
-    let agents = context.cluster.nodes().count();
-    let others = format!("(and {} other pod", agents - 1);
-    let only_agents = matches!(
+    let nodes = context.cluster.nodes().count();
+    // Three services, and the metadata's etcd.
+    let root = format!(
+        " (and {} other pods): restricted volume types, runAsNonRoot != true, runAsUser=0",
+        nodes + 3
+    );
+    let mounts = format!(" (and {} other pods): privileged, ", nodes - 1);
+    let expected = matches!(
         pods.as_slice(),
-        [agent] if agent.starts_with("fireflyer-device-plugin-") && agent.contains(&others)
+        [agents, mount] if agents.ends_with(&root) && mount.starts_with("fireflyer-storage-node-") && mount.contains(&mounts)
     );
     ensure!(
-        only_agents,
-        "expected a warning about {agents} pods of the device plugin and no other, the answer was {said:?}"
+        expected,
+        "expected warnings{root:?} and{mounts:?} and no other, the answer was {said:?}"
     );
     Ok(())
 }

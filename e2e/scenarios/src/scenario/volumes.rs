@@ -122,8 +122,16 @@ pub async fn claims_that_cannot_be_served_say_why(context: Context) -> Result<()
             claim(&class, "1Gi", "Filesystem"),
             "known are mode, uid, gid",
         ),
-        ("block", claim("fireflyer", "1Gi", "Block"), "block"),
-        ("huge", claim("fireflyer", "1Pi", "Filesystem"), "left"),
+        (
+            "block",
+            claim("fireflyer", "1Gi", "Block"),
+            "block volumes are not offered",
+        ),
+        (
+            "huge",
+            claim("fireflyer", "1Pi", "Filesystem"),
+            "bytes are left",
+        ),
     ];
     for (name, spec, _) in &refused {
         context
@@ -262,7 +270,7 @@ pub async fn of_two_drained_storage_nodes_one_waits(context: Context) -> Result<
         words.map(str::to_owned)
     };
     let drained = drained(&context, &drain(one, "60s")).await;
-    let refused = drained_both(&context, &drain(other, "10s"), &drained).await;
+    let refused = waits(&context, &drain(other, "10s"), &drained).await;
     for node in [one, other] {
         context.kubectl(&["uncordon", node]).await?;
     }
@@ -279,7 +287,7 @@ async fn drained(context: &Context, words: &[String]) -> Result<String> {
 }
 
 /// The second drain ends without a pod that went, because of the budget.
-async fn drained_both(context: &Context, words: &[String], first: &Result<String>) -> Result<()> {
+async fn waits(context: &Context, words: &[String], first: &Result<String>) -> Result<()> {
     if first.is_err() {
         return Ok(());
     }
