@@ -13,6 +13,7 @@ import os
 import time
 
 import fireflyer
+import numpy
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
@@ -34,7 +35,7 @@ def main() -> None:
     # (1) "hfreduce" instead of "gloo".
     dist.init_process_group(options.backend)
     torch.manual_seed(options.seed)
-    images, labels, test_images, test_labels = load_data()
+    images, labels, test_images, test_labels = load_data(options.data)
     model = torch.nn.parallel.DistributedDataParallel(build_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9)
 
@@ -76,6 +77,9 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["hfreduce", "gloo"], default="hfreduce")
+    parser.add_argument(
+        "--data", metavar="FOLDER", help="where all ranks read the images; rank 0 puts them there once"
+    )
     parser.add_argument("--steps", type=int, default=1000, help="steps to train")
     parser.add_argument("--seed", type=int, default=1, help="makes a run repeatable")
     parser.add_argument("--print-every", type=int, default=20, help="steps between two lines")
@@ -88,13 +92,30 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_data() -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]":
+def load_data(
+    folder: "str | None",
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]":
     """Images and labels to train on, then those to test on: the same split for every rank and seed."""
-    digits = load_digits()
-    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
-    images = (torch.tensor(digits.data, dtype=torch.float32) / 16 - 0.3)[order]
-    labels = torch.tensor(digits.target)[order]
+    data, target = load_digits(return_X_y=True) if folder is None else read_data(folder)
+    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    images = (torch.tensor(data, dtype=torch.float32) / 16 - 0.3)[order]
+    labels = torch.tensor(target)[order]
     return images[HELD_OUT:], labels[HELD_OUT:], images[:HELD_OUT], labels[:HELD_OUT]
+
+
+def read_data(folder: str) -> "tuple[numpy.ndarray, numpy.ndarray]":
+    """The images as they lie in a folder that all ranks see."""
+    path = os.path.join(folder, "digits.npz")
+    if dist.get_rank() == 0 and not os.path.exists(path):
+        os.makedirs(folder, exist_ok=True)
+        data, target = load_digits(return_X_y=True)
+        with open(path + ".part", "wb") as file:
+            numpy.savez(file, data=data, target=target)
+        os.rename(path + ".part", path)  # Who sees the name sees all of it.
+    dist.barrier()
+    say(f"data={path}")
+    with numpy.load(path) as file:
+        return file["data"], file["target"]
 
 
 def build_model() -> torch.nn.Module:

@@ -269,6 +269,40 @@ mod tests {
     }
 
     #[test]
+    fn the_images_of_others_have_the_versions_that_are_tested() {
+        let values = fs::read_to_string(root().join(CHART).join("values.yaml")).expect("values");
+        // A published etcd has a number of its image behind its version.
+        let others = [
+            (
+                "e2e/tools/go.mod",
+                "go.etcd.io/etcd/server/v3 v",
+                "etcd",
+                "",
+            ),
+            (
+                "e2e/tools/csi/go.mod",
+                "github.com/kubernetes-csi/external-provisioner/v6 ",
+                "csiProvisioner",
+                "v",
+            ),
+        ];
+        for (module, package, image, before) in others {
+            let module = fs::read_to_string(root().join(module)).expect("a Go module");
+            let mut lines = module.lines().map(str::trim);
+            let version = lines.find_map(|line| line.strip_prefix(package)?.split(' ').next());
+            let version = version
+                .expect("the module requires the program")
+                .trim_start_matches('v');
+            let line = values
+                .lines()
+                .find(|line| line.trim().starts_with(&format!("{image}: ")));
+            let line = line.expect("the values name the image");
+            let tag = format!("tag: {before}{version}");
+            assert!(line.contains(&tag), "{line:?} has not {tag:?}");
+        }
+    }
+
+    #[test]
     fn no_role_of_the_renders_has_a_wildcard() {
         let folder = root().join("helm/tests/golden");
         let mut roles = 0;

@@ -39,6 +39,10 @@ const EXAMPLE: &str = "examples/digits.yaml";
 /// What the example trains for, and the same slowly enough for a fast machine to be still at it when the node dies.
 const STEPS: &str = "--steps, \"400\"";
 const PACED: &str = "--steps, \"400\", --pace, \"0.05\"";
+/// Where the example keeps its images and checkpoints, and what it uses where a node dies that has a replica: writes would
+/// wait until it is back.
+const CLASS: &str = "storageClassName: fireflyer";
+const SHARED: &str = "storageClassName: demo-shared";
 /// What the example promises on images that it has not seen.
 const ACCURACY: f64 = 0.95;
 /// The training takes about a minute, a lost node some seconds more; ten times that is the limit.
@@ -101,9 +105,9 @@ fn run(mut args: Args) -> Result<ExitCode> {
     chart::install(&cluster, &report::step)?;
 
     if kill_node {
-        println!("\nsed 's/{STEPS}/{PACED}/' {EXAMPLE} | kubectl apply -f -");
+        println!("\nsed 's/{STEPS}/{PACED}/; s/{CLASS}/{SHARED}/' {EXAMPLE} | kubectl apply -f -");
         let mut apply = cluster.kubectl(["apply", "-f", "-"])?;
-        ::cluster::command::run_with_input(&mut apply, paced()?.as_bytes())?;
+        ::cluster::command::run_with_input(&mut apply, for_a_loss()?.as_bytes())?;
     } else {
         println!("\nkubectl apply -f {EXAMPLE}");
         kubectl(&cluster, &["apply", "-f", EXAMPLE])?;
@@ -121,10 +125,13 @@ fn run(mut args: Args) -> Result<ExitCode> {
             "the job began anew instead of going on from its checkpoint"
         );
     }
-    println!(
-        "\n{}",
-        kubectl(&cluster, &["get", "trainingjobs,nodes"])?.trim_end()
-    );
+    let shown: &[&str] = if kill_node {
+        &["trainingjobs,nodes"]
+    } else {
+        &["trainingjobs,nodes,pvc,storagepools"]
+    };
+    let shown = [&["get"], shown].concat();
+    println!("\n{}", kubectl(&cluster, &shown)?.trim_end());
     println!("\n{}", goodbye(&cluster, &ended, started.elapsed()));
     Ok(ExitCode::SUCCESS)
 }
@@ -138,11 +145,15 @@ fn recorded(kill_node: bool, picture: &Path) -> Result<ExitCode> {
     Ok(child::exit_code(status))
 }
 
-fn paced() -> Result<String> {
+/// The example as it survives the loss of a node.
+fn for_a_loss() -> Result<String> {
     let path = ::cluster::paths::repository().join(EXAMPLE);
-    let text = fs::read_to_string(path).context("failed to read the example")?;
-    ensure!(text.contains(STEPS), "{EXAMPLE} has no {STEPS}");
-    Ok(text.replace(STEPS, PACED))
+    let mut text = fs::read_to_string(path).context("failed to read the example")?;
+    for (from, to) in [(STEPS, PACED), (CLASS, SHARED)] {
+        ensure!(text.contains(from), "{EXAMPLE} has no {from}");
+        text = text.replace(from, to);
+    }
+    Ok(text)
 }
 
 /// How the job ended.
@@ -362,6 +373,7 @@ fn goodbye(cluster: &Cluster, ended: &Ended, elapsed: Duration) -> String {
          export PATH={}:$PATH\n  \
          kubectl get trainingjobs\n  \
          kubectl describe trainingjob {JOB}\n  \
+         kubectl get storagechains\n  \
          kubectl logs {JOB}-{}-0 -c trainer\n  \
          kubectl explain trainingjob.spec\n  \
          cp examples/digits.yaml mine.yaml, rename the job in it and kubectl apply -f mine.yaml\n  \

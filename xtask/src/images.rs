@@ -44,7 +44,7 @@ archives' sizes. An image whose content is in the cache is not built again. busy
 smoke jobs and the cluster itself, are built too, and so are images that others publish, from programs
 of `e2e/tools`.
 
-  --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, validator, trainer,
+  --only A,B,..     these images (all): operator, hfreduce-sidecar, device-plugin, validator, storage-csi, trainer,
                     etcd, csi-provisioner, busybox, pause
   --cluster NAME    give them to the nodes of that cluster
   --base            only the Debian root that the trainer's image is made of

@@ -23,12 +23,25 @@ const WAIT: &str = "3m";
 
 /// By far the largest image, which only nodes with a class need.
 const TRAINER: &str = "trainer";
-/// What the nodes need: our programs, the trainer of the examples, and a shell for small jobs.
-pub const IMAGES: [&str; 6] = [
+/// Images of others, which only the node with the metadata of volumes needs.
+const BESIDE_METADATA: [&str; 2] = ["etcd", "csi-provisioner"];
+/// Replicas of volumes, each on a node of its own: with fewer nodes there is no storage.
+const REPLICAS: usize = 3;
+/// The labels by which the chart finds nodes with disks for volumes, and the one with their metadata.
+const STORAGE_LABELS: [&str; 2] = [
+    "storage.fireflyer.dev/targets=true",
+    "storage.fireflyer.dev/meta=true",
+];
+/// What the nodes need: our programs and those of others that storage needs, the trainer of the examples, and a shell for small
+/// jobs.
+pub const IMAGES: [&str; 9] = [
     "operator",
     "hfreduce-sidecar",
     "device-plugin",
     "validator",
+    "storage-csi",
+    "etcd",
+    "csi-provisioner",
     TRAINER,
     "busybox",
 ];
@@ -36,18 +49,57 @@ pub const IMAGES: [&str; 6] = [
 /// Gives the nodes our images, installs the chart or upgrades it, and waits until it is at work.
 pub fn install(cluster: &Cluster, progress: ProgressFn<'_>) -> Result<()> {
     let with_class = cluster.nodes_with(NODE_CLASS)?;
+    let storage = storage_nodes(cluster);
     let is_trainer = |archive: &PathBuf| image::of_archive(archive) == TRAINER;
+    let is_beside =
+        |archive: &PathBuf| BESIDE_METADATA.contains(&image::of_archive(archive).as_str());
     let (trainer, others): (Vec<_>, Vec<_>) = archives()?.into_iter().partition(is_trainer);
+    let (beside, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_beside);
     cluster.import(&others, progress)?;
+    cluster.import_to(|node| storage.first() == Some(&node), &beside, progress)?;
     cluster.import_to(
         |node| with_class.iter().any(|other| other == node),
         &trainer,
         progress,
     )?;
+    let [targets, meta] = STORAGE_LABELS;
+    for (nodes, label) in [
+        (&storage[..], targets),
+        (storage.get(..1).unwrap_or_default(), meta),
+    ] {
+        if !nodes.is_empty() {
+            let words = [&["label", "node", "--overwrite"][..], nodes, &[label]].concat();
+            command::run(&mut cluster.kubectl(words)?)?;
+        }
+    }
     step(progress, "chart", || {
         upgrade(cluster, &[])?;
+        if !storage.is_empty() {
+            let ready = [
+                "wait",
+                "--for=condition=Ready",
+                "storagepool/default",
+                "--timeout",
+                WAIT,
+            ];
+            command::run(&mut cluster.kubectl(ready)?)?;
+        }
         Ok(((), StepOutcome::Done))
     })
+}
+
+/// Nodes that keep replicas of volumes, the first of them their metadata, too: spread over the zones.
+fn storage_nodes(cluster: &Cluster) -> Vec<&str> {
+    let names: Vec<_> = cluster
+        .nodes
+        .iter()
+        .map(|node| node.name.as_str())
+        .collect();
+    let apart = names.len() / REPLICAS;
+    if apart == 0 {
+        return Vec::new();
+    }
+    names.into_iter().step_by(apart).take(REPLICAS).collect()
 }
 
 /// Installs the chart or upgrades it to other values (`operator.logLevel=debug`), and waits until
@@ -65,6 +117,9 @@ pub fn upgrade(cluster: &Cluster, values: &[&str]) -> Result<()> {
             "--set-file=devicePlugin.fixture={}",
             fixture.display()
         ));
+    if storage_nodes(cluster).is_empty() {
+        helm.args(["--set", "storage.enabled=false"]);
+    }
     for value in values {
         helm.args(["--set", value]);
     }

@@ -277,15 +277,28 @@ impl Context {
 
     /// Creates a claim in a namespace that is not the scenario's.
     pub async fn claim_in(&self, namespace: &str, name: &str, mode: &str) -> Result<()> {
+        let spec = json!({
+            "accessModes": [mode],
+            "storageClassName": "demo-shared",
+            "resources": {"requests": {"storage": "1Gi"}},
+        });
+        self.claim_with(namespace, name, spec).await
+    }
+
+    /// Makes a claim of the chart's own storage, for pods of all nodes.
+    pub async fn volume(&self, name: &str) -> Result<()> {
+        let spec = json!({
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "fireflyer",
+            "resources": {"requests": {"storage": "100Mi"}},
+        });
+        self.claim_with(&self.namespace, name, spec).await
+    }
+
+    /// Creates a claim.
+    pub async fn claim_with(&self, namespace: &str, name: &str, spec: Value) -> Result<()> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
-        let claim = serde_json::from_value(json!({
-            "metadata": {"name": name},
-            "spec": {
-                "accessModes": [mode],
-                "storageClassName": "demo-shared",
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        }))?;
+        let claim = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
         claims
             .create(&PostParams::default(), &claim)
             .await

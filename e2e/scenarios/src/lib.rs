@@ -14,6 +14,7 @@ pub mod crash;
 pub mod jobs;
 pub mod logs;
 pub mod member;
+pub mod pods;
 pub mod refusals;
 pub mod runner;
 pub mod scenario;

@@ -18,6 +18,7 @@ pub mod survival;
 pub mod training;
 pub mod upgrade;
 pub mod validation;
+pub mod volumes;
 
 /// A gang of shell trainers starts within seconds; ten times that is the limit.
 pub(crate) const START: Duration = Duration::from_secs(60);
@@ -102,6 +103,26 @@ pub const REAL: &[Scenario] = &[
         devices::trainer_sees_the_devices_of_its_node
     ),
     scenario!(
+        Needs::LosesNodes(2),
+        volumes::killed_node_takes_its_mounts_along
+    ),
+    scenario!(
+        Needs::Breaks(0),
+        volumes::killed_processes_of_storage_lose_no_write
+    ),
+    scenario!(
+        Needs::Intact(0),
+        volumes::claim_is_bound_and_pods_on_two_nodes_share_a_file
+    ),
+    scenario!(
+        Needs::Breaks(0),
+        volumes::killed_mount_daemon_serves_new_pods
+    ),
+    scenario!(
+        Needs::Intact(0),
+        volumes::claims_that_cannot_be_served_say_why
+    ),
+    scenario!(
         Needs::Intact(0),
         storage::fuse_mount_of_one_pod_serves_others
     ),
@@ -158,6 +179,11 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::Alone(3),
         validation::network::slow_link_fails_the_node_that_is_the_cause
+    ),
+    // It cordons nodes.
+    scenario!(
+        Needs::Alone(0),
+        volumes::of_two_drained_storage_nodes_one_waits
     ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),

@@ -63,3 +63,61 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- end -}}
+
+{{- /* The Secret with the file system's UUID and keys. */ -}}
+{{- define "fireflyer.storageSecret" -}}
+{{ .Values.storage.existingSecret | default "fireflyer-storage" }}
+{{- end -}}
+
+{{- /* Labels of the nodes with the disks, and of the one with the metadata. An administrator sets them: the agents may not,
+       since their labels are under other domains. */ -}}
+{{- define "fireflyer.storageNodes" -}}
+{{ .Values.storage.nodeSelector | default (dict "storage.fireflyer.dev/targets" "true") | toYaml }}
+{{- end -}}
+{{- define "fireflyer.storageMetaNode" -}}
+{{ .Values.storage.meta.nodeSelector | default (dict "storage.fireflyer.dev/meta" "true") | toYaml }}
+{{- end -}}
+
+{{- /* Addresses of the chain manager and the metadata service: from what the kubelet sets for their Service, so that storage
+       does not depend on DNS. */ -}}
+{{- define "fireflyer.storageManager" -}}
+$(FIREFLYER_STORAGE_META_SERVICE_HOST):$(FIREFLYER_STORAGE_META_SERVICE_PORT_MANAGER)
+{{- end -}}
+{{- define "fireflyer.storageMeta" -}}
+$(FIREFLYER_STORAGE_META_SERVICE_HOST):$(FIREFLYER_STORAGE_META_SERVICE_PORT_META)
+{{- end -}}
+
+{{- /* Probes of a program of ours by the name of its port. A program is restarted only where that costs nothing. */ -}}
+{{- define "fireflyer.livenessProbe" -}}
+livenessProbe:
+  httpGet: {path: /live, port: {{ . }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+{{- end -}}
+{{- define "fireflyer.readinessProbe" -}}
+readinessProbe:
+  httpGet: {path: /ready, port: {{ . }}}
+  periodSeconds: 2
+  timeoutSeconds: 2
+{{- end -}}
+
+{{- /* What a container needs that has nothing to do with the host. */ -}}
+{{- define "fireflyer.restricted" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* Taints under which the pods with storage's data stay where the data is. */ -}}
+{{- define "fireflyer.storageTolerations" -}}
+- {key: fireflyer.dev/quarantine, operator: Exists}
+- {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute}
+- {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}
+- {key: node.kubernetes.io/disk-pressure, operator: Exists, effect: NoSchedule}
+{{- with .Values.storage.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

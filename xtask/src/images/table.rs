@@ -106,6 +106,16 @@ pub(crate) const IMAGES: &[Recipe] = &[
         user: User::Nobody,
         max_megabytes: 30,
     },
+    Recipe {
+        name: "storage-csi",
+        binaries: &[Binary {
+            package: "storage-csi",
+            path: "/usr/bin/storage-csi",
+            linking: Linking::Static,
+        }],
+        user: User::Root("mounts file systems, and keeps data in folders that the kubelet makes"),
+        max_megabytes: 30,
+    },
 ];
 
 pub(crate) const PUBLISHED: &[Published] = &[

@@ -151,6 +151,8 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("cluster", "survival::", On(JOBS)),
     ("cluster", "shrink::", On(SHRINK)),
     ("cluster", "storage::", On(STORAGE)),
+    ("cluster", "volumes::", On(VOLUMES)),
+    ("cluster", "volumes::claim_is_bound", Always),
     ("cluster", "shrink::of_a_partition", Always),
     ("cluster", "upgrade::", On(API)),
     ("cluster", "upgrade::chart_upgrade", Always),
@@ -209,9 +211,23 @@ const SHRINK: &[&str] = &[
 ];
 
 const STORAGE: &[&str] = &[
+    "e2e/scenarios/src/pods.rs",
     "e2e/scenarios/src/scenario/storage.rs",
     "storage-csi/fuse/examples",
     "storage-csi/fuse/src",
+];
+
+const VOLUMES: &[&str] = &[
+    "core/chain-placement/src",
+    "core/chain-table/src",
+    "core/chunk-store/src",
+    "core/craq/src",
+    "core/metadata/src",
+    "e2e/scenarios/src/pods.rs",
+    "e2e/scenarios/src/scenario/volumes.rs",
+    "helm/fireflyer/templates/storage",
+    "operator/src/storage",
+    "storage-csi",
 ];
 
 const VALIDATION: &[&str] = &[

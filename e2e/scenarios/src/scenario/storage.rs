@@ -2,14 +2,10 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::image;
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::{LogParams, PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::context::Context;
-use crate::jobs::VERSION;
-use crate::scenario::START;
+use crate::pods::Pods;
 
 /// What the file system of `storage-csi/fuse/examples/greeting.rs` holds.
 const FILE: &str = "greeting";
@@ -63,65 +59,4 @@ pub async fn fuse_mount_of_one_pod_serves_others(context: Context) -> Result<()>
 
     context.cluster.node(&node)?.run(&["umount", &volume])?;
     pods.reaches("driver", "Succeeded").await
-}
-
-/// Pods of the scenario that belong to no job.
-struct Pods<'a> {
-    context: &'a Context,
-    api: Api<Pod>,
-}
-
-impl<'a> Pods<'a> {
-    fn of(context: &'a Context) -> Self {
-        let api = Api::namespaced(context.client.clone(), &context.namespace);
-        Self { context, api }
-    }
-
-    /// A pod that runs a script once, with folders of its node.
-    fn shell(name: &str, script: &str, mounts: Value, folders: &[(&str, &str)]) -> Value {
-        let volume = |(name, path): &(&str, &str)| json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}});
-        json!({
-            "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never",
-                "containers": [{
-                    "name": "shell",
-                    "image": format!("localhost/fireflyer/busybox:{VERSION}"),
-                    "command": ["/bin/sh", "-c", script],
-                    "volumeMounts": mounts,
-                }],
-                "volumes": folders.iter().map(volume).collect::<Vec<_>>(),
-            },
-        })
-    }
-
-    async fn create(&self, pod: Value) -> Result<()> {
-        let pod: Pod = serde_json::from_value(pod)?;
-        self.api
-            .create(&PostParams::default(), &pod)
-            .await
-            .with_context(|| format!("failed to create the pod {:?}", pod.metadata.name))?;
-        Ok(())
-    }
-
-    async fn reaches(&self, name: &str, wanted: &str) -> Result<()> {
-        let look = || async {
-            let status = self.api.get(name).await?.status;
-            let phase = status.and_then(|status| status.phase);
-            Ok((phase.as_deref() == Some(wanted)).then_some(()))
-        };
-        let what = format!("the pod {name} is {wanted}");
-        self.context.eventually(&what, START, look).await
-    }
-
-    async fn node_of(&self, name: &str) -> Result<String> {
-        let spec = self.api.get(name).await?.spec;
-        spec.and_then(|spec| spec.node_name)
-            .with_context(|| format!("the pod {name} has no node"))
-    }
-
-    async fn log(&self, name: &str) -> Result<String> {
-        let log = self.api.logs(name, &LogParams::default()).await;
-        log.with_context(|| format!("there is no log of the pod {name}"))
-    }
 }

@@ -23,13 +23,30 @@ const ROLLOUT: Duration = Duration::from_secs(300);
 /// were seen.
 const WRITES_OF_A_LIFE: usize = 20;
 /// What the chart runs, by the label of its pods.
-const COMPONENTS: [&str; 2] = ["operator", "device-plugin"];
+const COMPONENTS: [&str; 5] = [
+    "operator",
+    "device-plugin",
+    "storage",
+    "storage-meta",
+    "storage-controller",
+];
+/// What no upgrade replaces: mounts end with it.
+const MOUNTS: &str = "storage-node";
+/// Before [`RUNS_UNTIL_ASKED`]: writes to the job's volume all the while, and says when a write is durable or has failed.
+const WRITES: &str = r#"(i=0; while :; do
+  i=$((i+1))
+  if echo $i | dd of=/checkpoint/written-$RANK conv=fsync 2> /dev/null; then echo wrote $i; else echo failed to write $i; fi
+  sleep 0.2
+done) &"#;
 
 pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
+    context.volume("untouched").await?;
+    let writes = format!("{WRITES}\n{RUNS_UNTIL_ASKED}");
     context
-        .start(&TestJob::shell("untouched", 2, RUNS_UNTIL_ASKED))
+        .start(&TestJob::shell("untouched", 2, &writes).checkpoint("untouched", 300))
         .await?;
     let before = context.pod_uids("untouched").await?;
+    let mounts = pods_of(&context, MOUNTS).await?;
 
     let events = context.events("untouched").await?;
     let columns = printer_columns(&context).await?;
@@ -47,7 +64,11 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     // Both the operator and the nodes' agents are replaced by other values.
     helm_upgrade(
         &context,
-        &["operator.logLevel=debug", "devicePlugin.logLevel=debug"],
+        &[
+            "operator.logLevel=debug",
+            "devicePlugin.logLevel=debug",
+            "storage.logLevel=debug",
+        ],
     )
     .await?;
     let new = parts(&context).await?;
@@ -57,6 +78,11 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
             "the upgrade did not replace all pods of the {component}: {old:?} before, {new:?} after"
         );
     }
+    ensure!(
+        uids(&mounts) == uids(&pods_of(&context, MOUNTS).await?),
+        "the upgrade replaced what serves the mounts"
+    );
+    writes_go_on(&context, "untouched").await?;
     ensure!(
         printer_columns(&context).await? == columns,
         "the upgrade did not reach the definition of jobs"
@@ -108,6 +134,26 @@ async fn parts(context: &Context) -> Result<Vec<BTreeSet<String>>> {
         parts.push(stays.filter_map(|pod| pod.uid()).collect());
     }
     Ok(parts)
+}
+
+/// The job's writes are durable now, and none has failed.
+async fn writes_go_on(context: &Context, job: &str) -> Result<()> {
+    let wrote = || async {
+        let log = context.log(job, 1, 0).await?;
+        ensure!(!log.contains("failed to write"), "a write failed: {log}");
+        Ok(log
+            .lines()
+            .filter(|line| line.starts_with("wrote "))
+            .count())
+    };
+    let before = wrote().await?;
+    let look = || async { Ok((wrote().await? > before + 1).then_some(())) };
+    context.eventually("writes go on", ROLLOUT, look).await
+}
+
+/// Uids of pods.
+fn uids(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().filter_map(|pod| pod.uid()).collect()
 }
 
 /// All pods of one of our components.
@@ -309,15 +355,19 @@ pub async fn uninstall_keeps_jobs_and_reinstall_goes_on(context: Context) -> Res
     context.is_gone("orphan", START).await
 }
 
-/// All objects of any kind that bear the release's label, except what an uninstall keeps: the definitions of kinds, and
-/// the namespace of validations.
+/// All objects of any kind that bear the release's label, except what an uninstall keeps: the definitions of kinds, the
+/// namespace of validations, and by what volumes are found again.
 async fn of_the_chart(context: &Context) -> Result<Vec<String>> {
     let kinds = context
         .kubectl(&["api-resources", "--verbs=list", "-o", "name"])
         .await?;
     let kinds = kinds.lines().collect::<Vec<_>>().join(",");
     let label = "app.kubernetes.io/instance=fireflyer";
-    let kept = format!("namespace/{}", crds::names::VALIDATION_NAMESPACE);
+    let kept = [
+        format!("namespace/{}", crds::names::VALIDATION_NAMESPACE),
+        "secret/fireflyer-storage".to_owned(),
+        "storagepool.fireflyer.dev/default".to_owned(),
+    ];
     let found = context
         .kubectl(&["get", &kinds, "-A", "-l", label, "-o", "name"])
         .await?;
@@ -325,6 +375,6 @@ async fn of_the_chart(context: &Context) -> Result<Vec<String>> {
         .lines()
         .filter(|line| line.contains('/') && !line.starts_with("Warning:"))
         .filter(|object| !object.starts_with("customresourcedefinition."))
-        .filter(|object| *object != kept);
+        .filter(|object| kept.iter().all(|kept| kept != object));
     Ok(objects.map(str::to_owned).collect())
 }
