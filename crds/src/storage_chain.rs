@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
     version = "v1alpha1",
     kind = "StorageChain",
     plural = "storagechains",
-    shortname = "sc",
     category = "fireflyer",
     status = "StorageChainStatus",
     derive = "PartialEq",
