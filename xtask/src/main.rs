@@ -25,6 +25,7 @@ mod inherited;
 mod lint;
 mod mutants;
 mod packages;
+mod posix;
 mod python;
 mod rdma;
 mod recording;
@@ -63,6 +64,7 @@ const VERBS: &[Verb] = &[
     cluster::VERB,
     images::VERB,
     python::VERB,
+    posix::VERB,
     r#gen::VERB,
     lint::VERB,
     tidy::VERB,

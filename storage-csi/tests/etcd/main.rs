@@ -10,6 +10,7 @@
 mod cell;
 mod chains;
 mod files;
+mod posix;
 #[path = "../../kv/tests/shared/etcd.rs"]
 mod server;
 
@@ -36,13 +37,35 @@ const TESTS: [Test; 8] = tests![
     files::a_volume_that_is_not_there_is_refused_by_name,
 ];
 
-fn main() -> ExitCode {
-    let program: Result<PathBuf, String> = server::program();
-    sim::run_tests(TESTS.map(|(name, test)| {
-        let program = program.clone();
+/// Tests that need a program of others, too.
+const WITH_PROGRAMS: [(&str, Test); 2] = [
+    (
+        "pjdfstest",
         (
-            name.to_owned(),
-            program.map(|program| move || test(&program)),
-        )
-    }))
+            "posix_pjdfstest_is_clean_for_what_is_offered",
+            posix::posix_pjdfstest_is_clean_for_what_is_offered,
+        ),
+    ),
+    (
+        "fsx",
+        (
+            "posix_fsx_finds_no_wrong_byte",
+            posix::posix_fsx_finds_no_wrong_byte,
+        ),
+    ),
+];
+
+fn main() -> ExitCode {
+    let etcd: Result<PathBuf, String> = server::program();
+    let plain = TESTS.map(|test| (Ok(()), test));
+    let with = WITH_PROGRAMS.map(|(program, test)| (posix::program(program).map(drop), test));
+    sim::run_tests(
+        plain
+            .into_iter()
+            .chain(with)
+            .map(|(program, (name, test))| {
+                let etcd = program.and_then(|()| etcd.clone());
+                (name.to_owned(), etcd.map(|etcd| move || test(&etcd)))
+            }),
+    )
 }
