@@ -155,6 +155,12 @@ impl Engine {
         for (chain, table) in tables {
             self.input(chain, ClientInput::Table(table));
         }
+        // A chain may have come, or have a member, that its client did not know when the link was made.
+        let map = Arc::clone(&self.map);
+        let linked: Vec<u32> = self.links.keys().copied().collect();
+        for service in linked {
+            self.members_on(service, &map, ClientInput::Connected);
+        }
         self.dial();
     }
 

@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use futures::stream::FuturesUnordered;
 use metadata::{FileLayout, InodeNumber};
 use storage_client::StorageClient;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// Chunks of one call that are under way at a time.
 const AT_ONCE: usize = 32;
@@ -27,9 +27,9 @@ pub enum ChunkError {
     /// This client's session is over.
     #[error("failed to reach a chain: the client has ended")]
     Ended,
-    /// The layout is of a table that the chain manager does not know.
-    #[error("failed to find the chain of a chunk: there is no list {table} of chains")]
-    NoTable {
+    /// The layout names a list of chains without any.
+    #[error("failed to find the chain of a chunk: the list {table} of chains is empty")]
+    NoChains {
         /// Which.
         table: u32,
     },
@@ -56,7 +56,7 @@ type Orders = BTreeMap<(u32, u64, u16), Arc<Vec<u32>>>;
 #[derive(Debug)]
 pub struct ChunkedFiles {
     client: StorageClient,
-    map: Mutex<Arc<ChainMap>>,
+    map: watch::Sender<Arc<ChainMap>>,
     orders: Mutex<Orders>,
 }
 
@@ -66,15 +66,15 @@ impl ChunkedFiles {
     pub fn new(client: StorageClient) -> Self {
         Self {
             client,
-            map: Mutex::default(),
+            map: watch::Sender::default(),
             orders: Mutex::default(),
         }
     }
 
     /// The chain manager has another map.
     pub fn follow(&self, map: &Arc<ChainMap>) {
-        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(map);
         self.client.follow(Arc::clone(map));
+        self.map.send_replace(Arc::clone(map));
     }
 
     /// A copy of bytes in memory of the client.
@@ -83,16 +83,25 @@ impl ChunkedFiles {
         copied.map_err(|error| ChunkError::Memory(error.to_string()))
     }
 
-    fn chain(&self, layout: &FileLayout, index: u64) -> Result<u32, ChunkError> {
+    /// Waits for a map that has the layout's list: a volume may be newer than what is known here.
+    async fn chain(&self, layout: &FileLayout, index: u64) -> Result<u32, ChunkError> {
         let FileLayout {
             table,
             stripe,
             seed,
             ..
         } = *layout;
-        let map = Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner));
-        let list = map.lists.get(&table).filter(|list| !list.is_empty());
-        let list = list.ok_or(ChunkError::NoTable { table })?;
+        let mut maps = self.map.subscribe();
+        let is_known = |map: &Arc<ChainMap>| map.lists.contains_key(&table);
+        // The sender is here, so it does not end.
+        let known = maps
+            .wait_for(is_known)
+            .await
+            .map_err(|_| ChunkError::Ended)?;
+        let empty = ChunkError::NoChains { table };
+        let Some(list) = known.lists.get(&table).filter(|list| !list.is_empty()) else {
+            return Err(empty);
+        };
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if orders.len() >= MOST_ORDERS {
             orders.clear();
@@ -102,7 +111,7 @@ impl ChunkedFiles {
             .or_insert_with(|| Arc::new(layout.order(list.len() as u32)));
         let place = order.get((index % order.len().max(1) as u64) as usize);
         let chain = place.and_then(|place| list.get(*place as usize));
-        chain.copied().ok_or(ChunkError::NoTable { table })
+        chain.copied().ok_or(empty)
     }
 
     async fn call(
@@ -111,7 +120,7 @@ impl ChunkedFiles {
         index: u64,
         what: ChainCall<ChunkBytes>,
     ) -> Result<Option<ChunkBytes>, ChunkError> {
-        let chain = self.chain(layout, index)?;
+        let chain = self.chain(layout, index).await?;
         let (sender, outcome) = oneshot::channel();
         self.client.call(chain, what, |outcome| {
             // Whoever waited may have gone.

@@ -52,7 +52,7 @@ impl Failed {
             Self::Names(MetaError::Unavailable(_) | MetaError::Protocol(_))
             | Self::Chunks(
                 ChunkError::Ended
-                | ChunkError::NoTable { .. }
+                | ChunkError::NoChains { .. }
                 | ChunkError::Busy
                 | ChunkError::Memory(_),
             )

@@ -6,7 +6,7 @@
 mod trio;
 
 use craq::{ChainCall, ChainOutcome, ChunkId, Edit};
-use trio::{CHAIN, LIMIT, Trio};
+use trio::{CHAIN, LIMIT, OTHER, Trio};
 
 fn chunk(index: u64) -> ChunkId {
     ChunkId { file: 9, index }
@@ -136,4 +136,27 @@ fn a_full_disk_refuses_writes_and_takes_removals() {
     }
     trio.settle();
     trio::write(&client, chunk(2000), 0, &bytes);
+}
+
+#[test]
+fn a_call_waits_until_its_chain_is_known() {
+    let mut trio = Trio::start();
+    let client = trio.client_without_other(1);
+    trio::write(&client, chunk(0), 0, b"linked");
+    let (sender, done) = std::sync::mpsc::channel();
+    let read = ChainCall::Read {
+        chunk: chunk(0),
+        offset: 0,
+        length: 100,
+    };
+    client.call(OTHER, read, move |outcome| sender.send(outcome).unwrap());
+    // Behind it in the client's queue.
+    assert_eq!(trio::read(&client, chunk(0), 0, 100), b"linked");
+    assert!(done.try_recv().is_err(), "the client does not know it");
+    trio.publish();
+    let outcome = done.recv_timeout(LIMIT).unwrap();
+    assert!(
+        matches!(&outcome, ChainOutcome::Bytes(_, bytes) if bytes.is_empty()),
+        "{outcome:?}"
+    );
 }

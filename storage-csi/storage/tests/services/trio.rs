@@ -15,6 +15,8 @@ use storage::{ServiceOptions, ServiceTarget, StorageService, TargetStatus};
 use storage_client::{ClientOptions, StorageClient};
 
 pub(crate) const CHAIN: u32 = 3;
+/// Another of the same members.
+pub(crate) const OTHER: u32 = 4;
 /// Far more than anything takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const FILE_SYSTEM: u128 = 0xfeed;
@@ -84,7 +86,7 @@ impl Trio {
     }
 
     /// Services and clients get a map from a manager that they watch; here the test is it.
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         self.table.revision += 1;
         let services = self.services.iter().enumerate();
         let services = services.filter_map(|(number, service)| {
@@ -97,8 +99,8 @@ impl Trio {
         };
         self.map = Arc::new(ChainMap {
             services: services.collect(),
-            chains: BTreeMap::from([(CHAIN, chain)]),
-            lists: BTreeMap::from([(1, vec![CHAIN])]),
+            chains: BTreeMap::from([(CHAIN, chain.clone()), (OTHER, chain)]),
+            ..ChainMap::default()
         });
         for service in self.services.iter().flatten() {
             service.follow(Arc::clone(&self.map));
@@ -109,6 +111,13 @@ impl Trio {
     }
 
     pub(crate) fn client(&self, session: u64) -> Arc<StorageClient> {
+        let client = self.client_without_other(session);
+        client.follow(Arc::clone(&self.map));
+        client
+    }
+
+    /// One that will know the other chain with the next map.
+    pub(crate) fn client_without_other(&self, session: u64) -> Arc<StorageClient> {
         let options = ClientOptions {
             file_system: FILE_SYSTEM,
             session: SessionId(session),
@@ -117,7 +126,9 @@ impl Trio {
             traffic_class: 0,
         };
         let client = Arc::new(StorageClient::start(options).unwrap());
-        client.follow(Arc::clone(&self.map));
+        let mut map = ChainMap::clone(&self.map);
+        map.chains.remove(&OTHER);
+        client.follow(Arc::new(map));
         self.clients.borrow_mut().push(Arc::clone(&client));
         client
     }
