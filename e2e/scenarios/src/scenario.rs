@@ -104,11 +104,11 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::LosesNodes(2),
-        volumes::killed_node_takes_its_mounts_along
+        volumes::faults::killed_node_takes_its_mounts_along
     ),
     scenario!(
         Needs::Breaks(0),
-        volumes::killed_processes_of_storage_lose_no_write
+        volumes::faults::killed_processes_of_storage_lose_no_write
     ),
     scenario!(
         Needs::Intact(0),
@@ -116,7 +116,11 @@ pub const REAL: &[Scenario] = &[
     ),
     scenario!(
         Needs::Breaks(0),
-        volumes::killed_mount_daemon_serves_new_pods
+        volumes::faults::killed_mount_daemon_serves_new_pods
+    ),
+    scenario!(
+        Needs::Intact(0),
+        volumes::faults::spoiled_replica_is_never_read
     ),
     scenario!(
         Needs::Intact(0),
@@ -180,10 +184,22 @@ pub const REAL: &[Scenario] = &[
         Needs::Alone(3),
         validation::network::slow_link_fails_the_node_that_is_the_cause
     ),
+    scenario!(
+        Needs::Alone(0),
+        volumes::faults::lost_storage_node_stops_writes_until_it_is_back
+    ),
+    scenario!(
+        Needs::Alone(0),
+        volumes::faults::volumes_do_not_need_the_control_plane
+    ),
+    scenario!(
+        Needs::Alone(0),
+        volumes::faults::full_disks_say_so_and_deletes_work
+    ),
     // It cordons nodes.
     scenario!(
         Needs::Alone(0),
-        volumes::of_two_drained_storage_nodes_one_waits
+        volumes::faults::of_two_drained_storage_nodes_one_waits
     ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),

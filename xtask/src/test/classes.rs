@@ -224,6 +224,7 @@ const VOLUMES: &[&str] = &[
     "core/craq/src",
     "core/metadata/src",
     "e2e/scenarios/src/pods.rs",
+    "e2e/scenarios/src/scenario/volumes",
     "e2e/scenarios/src/scenario/volumes.rs",
     "helm/fireflyer/templates/storage",
     "operator/src/storage",

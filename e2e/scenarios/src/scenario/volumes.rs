@@ -1,9 +1,8 @@
-//! Volumes of the chart's own storage: claimed, shared, and what is left of what was written when something breaks.
+//! Volumes of the chart's own storage: claimed, shared, refused. What breaks them is in `faults`.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use crds::training_job::Phase;
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::Api;
 use kube::ResourceExt as _;
@@ -11,34 +10,16 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::jobs::TestJob;
 use crate::pods::{DATA, Pods};
-use crate::scenario::{NODE_LOSS, START};
+use crate::scenario::START;
 
-/// By which the chart finds the nodes with replicas, and the one with the metadata.
+pub mod faults;
+mod writer;
+
+/// By which the chart finds the nodes with replicas.
 const TARGETS: &str = "storage.fireflyer.dev/targets";
-const META: &str = "storage.fireflyer.dev/meta";
 /// A killed process runs again at once, or after the kubelet's back-off of some 10 s; ten times that is the limit.
 const RESTART: Duration = Duration::from_secs(100);
-
-/// Writes files whose content follows from their number, and prints each number once the file is durable and has its
-/// name: until there is a file `stop`.
-const WRITES: &str = r#"set -e
-i=0
-while [ ! -e stop ]; do
-  i=$((i+1))
-  seq $i $((i+9999)) > /tmp/part
-  dd if=/tmp/part of=new bs=16k conv=fsync 2> /dev/null
-  mv new $i
-  echo $i
-done"#;
-
-/// Looks whether all files up to the last one are there, whole, and no others.
-const CHECKS: &str = r#"last=$(ls | grep -c '^[0-9]*$')
-for i in $(seq 1 $last); do
-  [ "$(seq $i $((i+9999)) | md5sum)" = "$(md5sum < $i)" ] || { echo file $i of $last is wrong; exit 1; }
-done
-echo $last files are right"#;
 
 fn in_data(script: &str) -> String {
     format!("cd {DATA} && {script}")
@@ -149,219 +130,6 @@ pub async fn claims_that_cannot_be_served_say_why(context: Context) -> Result<()
     }
     context.kubectl(&["delete", "storageclass", &class]).await?;
     Ok(())
-}
-
-pub async fn killed_processes_of_storage_lose_no_write(context: Context) -> Result<()> {
-    let targets = with_label(&context, TARGETS).await?;
-    let meta = with_label(&context, META).await?;
-    let on_meta = meta.first().context("no node has the metadata")?;
-    let mut kills: Vec<_> = targets
-        .iter()
-        .map(|node| (node.as_str(), "^/usr/bin/storage-csi .* service "))
-        .collect();
-    kills.push((on_meta, "^/usr/bin/storage-csi .* manager "));
-    kills.push((on_meta, "^/usr/bin/storage-csi .* meta "));
-    kills.push((on_meta, "^/usr/local/bin/etcd .*--name=fireflyer"));
-
-    let writer = Writer::start(&context).await?;
-    for (node, process) in kills {
-        let before = Instant::now();
-        context
-            .cluster
-            .node(node)?
-            .run(&["pkill", "-KILL", "-f", process])?;
-        writer.goes_on(RESTART).await?;
-        eprintln!(
-            "    writes went on {:.1} s after the kill of {process:?}",
-            before.elapsed().as_secs_f64()
-        );
-        storage_is_ready(&context).await?;
-    }
-    writer.ends_with_all().await
-}
-
-pub async fn killed_mount_daemon_serves_new_pods(context: Context) -> Result<()> {
-    let node = context.cluster.nodes().last().context("no node")?.name();
-    let pods = Pods::of(&context);
-    context.volume("held").await?;
-    let holds = in_data("echo kept > file && touch /tmp/ready && sleep 3600");
-    pods.create(Pods::on_claim("holder", &holds, "held", node))
-        .await?;
-    let ready = || async { Ok(pods.exec("holder", "test -e /tmp/ready").await.ok()) };
-    context
-        .eventually("the volume is used", START, ready)
-        .await?;
-    context
-        .cluster
-        .node(node)?
-        .run(&["pkill", "-KILL", "-f", "^/usr/bin/storage-csi .* node "])?;
-    let look = || async {
-        let said = pods
-            .exec("holder", &in_data("cat file 2>&1 || true"))
-            .await?;
-        let is_dead = said.contains("not connected");
-        ensure!(is_dead || said.contains("kept"), "the pod reads {said:?}");
-        Ok(is_dead.then_some(()))
-    };
-    context.eventually("the mount is dead", START, look).await?;
-    // The new one is made while the old one's mount is still there.
-    let reads = Pods::on_claim("new", &in_data("cat file"), "held", node);
-    let read = pods.runs(reads, RESTART).await?;
-    ensure!(read == "kept\n", "the new pod read {read:?}");
-    pods.delete("holder").await
-}
-
-pub async fn killed_node_takes_its_mounts_along(context: Context) -> Result<()> {
-    context.volume("moved").await?;
-    // The second attempt looks at what the first wrote.
-    let script = format!(
-        "cd /checkpoint && if [ \"$FIREFLYER_ATTEMPT\" = 1 ]; then {WRITES}\nelse {CHECKS}\nfi"
-    );
-    context
-        .start(&TestJob::shell("mover", 1, &script).checkpoint("moved", 300))
-        .await?;
-    let wrote = || async {
-        let log = context.log("mover", 1, 0).await?;
-        Ok((log.lines().count() > 3).then_some(()))
-    };
-    context
-        .eventually("some files are written", START, wrote)
-        .await?;
-    let node = context.node_of("mover", 0).await?;
-    let before = Instant::now();
-    // It fails where the node is not gone in 20 s.
-    context.cluster.node(&node)?.kill()?;
-    eprintln!(
-        "    the node was gone after {:.1} s",
-        before.elapsed().as_secs_f64()
-    );
-    // Nobody can write while a replica is away: it may be this node's.
-    let lost = context.node_ready(&node, false, NODE_LOSS).await;
-    context.cluster.node(&node)?.restart()?;
-    context.node_ready(&node, true, NODE_LOSS).await?;
-    lost?;
-    let ended = context
-        .reaches("mover", Phase::Succeeded, NODE_LOSS + START)
-        .await?;
-    let attempt = ended.status.map_or(0, |status| status.attempt);
-    ensure!(attempt > 1, "the job did not notice that its node died");
-    let log = context.log("mover", attempt, 0).await?;
-    ensure!(
-        log.contains("files are right"),
-        "attempt {attempt} read: {log}"
-    );
-    storage_is_ready(&context).await
-}
-
-pub async fn of_two_drained_storage_nodes_one_waits(context: Context) -> Result<()> {
-    let targets = with_label(&context, TARGETS).await?;
-    let [one, other, ..] = &targets[..] else {
-        anyhow::bail!("fewer than two nodes have replicas: {targets:?}");
-    };
-    let writer = Writer::start(&context).await?;
-    let drain = |node: &str, seconds: &str| {
-        let words = [
-            "drain",
-            node,
-            "--pod-selector=app.kubernetes.io/component=storage",
-            "--timeout",
-            seconds,
-        ];
-        words.map(str::to_owned)
-    };
-    let drained = drained(&context, &drain(one, "60s")).await;
-    let refused = waits(&context, &drain(other, "10s"), &drained).await;
-    for node in [one, other] {
-        context.kubectl(&["uncordon", node]).await?;
-    }
-    drained?;
-    refused?;
-    storage_is_ready(&context).await?;
-    writer.goes_on(RESTART).await?;
-    writer.ends_with_all().await
-}
-
-async fn drained(context: &Context, words: &[String]) -> Result<String> {
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    context.kubectl(&words).await
-}
-
-/// The second drain ends without a pod that went, because of the budget.
-async fn waits(context: &Context, words: &[String], first: &Result<String>) -> Result<()> {
-    if first.is_err() {
-        return Ok(());
-    }
-    let Err(error) = drained(context, words).await else {
-        anyhow::bail!("both nodes were drained at once");
-    };
-    let said = format!("{error:#}");
-    ensure!(
-        said.contains("disruption budget"),
-        "the second drain says {said}"
-    );
-    Ok(())
-}
-
-/// A pod that writes for as long as a scenario wants.
-struct Writer<'a> {
-    context: &'a Context,
-    pods: Pods<'a>,
-    reader: String,
-}
-
-const WRITER: &str = "writer";
-
-impl<'a> Writer<'a> {
-    /// On a node without replicas where there is one.
-    async fn start(context: &'a Context) -> Result<Self> {
-        let targets = with_label(context, TARGETS).await?;
-        let names = context.cluster.nodes().map(|node| node.name());
-        let (with, without): (Vec<_>, Vec<_>) =
-            names.partition(|name| targets.iter().any(|node| node == name));
-        let mut nodes = without.into_iter().chain(with).cycle();
-        let (Some(node), Some(reader)) = (nodes.next(), nodes.next()) else {
-            anyhow::bail!("the cluster has no nodes");
-        };
-        context.volume("written").await?;
-        let pods = Pods::of(context);
-        pods.create(Pods::on_claim(WRITER, &in_data(WRITES), "written", node))
-            .await?;
-        let writer = Self {
-            context,
-            pods,
-            reader: reader.to_owned(),
-        };
-        writer.goes_on(START).await?;
-        Ok(writer)
-    }
-
-    async fn last(&self) -> Result<u64> {
-        let log = self.pods.log(WRITER).await?;
-        let last = log.lines().next_back().unwrap_or("0");
-        last.parse()
-            .with_context(|| format!("the writer printed {last:?}"))
-    }
-
-    /// Waits until three more files are written.
-    async fn goes_on(&self, limit: Duration) -> Result<()> {
-        let before = self.last().await.unwrap_or(0);
-        let look = || async { Ok((self.last().await? >= before + 3).then_some(())) };
-        self.context.eventually("writes go on", limit, look).await
-    }
-
-    /// Stops it, and looks at all that it wrote from another node.
-    async fn ends_with_all(self) -> Result<()> {
-        self.pods.exec(WRITER, &in_data("touch stop")).await?;
-        self.pods.ends_well(WRITER, START).await?;
-        let last = self.last().await?;
-        let checks = Pods::on_claim("checker", &in_data(CHECKS), "written", &self.reader);
-        let said = self.pods.runs(checks, START).await?;
-        ensure!(
-            said == format!("{last} files are right\n"),
-            "{last} files were acknowledged, another node says {said:?}"
-        );
-        Ok(())
-    }
 }
 
 /// Names of the nodes that have a label.
