@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use crds::names::SYSTEM_NAMESPACE;
 use crds::training_job::Phase;
 
 use super::writer::{CHECKS, WRITES, Writer};
@@ -289,5 +290,14 @@ pub async fn spoiled_replica_is_never_read(context: Context) -> Result<()> {
             "the file is read as {read}"
         );
     }
+    // The replica was read, and found out.
+    let services = "app.kubernetes.io/component=storage";
+    let words = ["logs", "-n", SYSTEM_NAMESPACE, "-l", services, "--tail=-1"];
+    let found = || async {
+        let log = context.kubectl(&words).await?;
+        Ok(log.contains("bytes of a chunk are damaged").then_some(()))
+    };
+    let what = "a storage service notices what was spoiled";
+    context.eventually(what, START, found).await?;
     Ok(())
 }
