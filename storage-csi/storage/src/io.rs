@@ -2,13 +2,12 @@
 //! done, over one channel of the service.
 
 use std::io;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use chain_link::{Buffers, ChunkBytes};
-use chunk_store::{BadBlock, BlockPlan, JournalBatch, ReadGuard, ReadPlan, checksum};
+use chunk_store::{BadBlock, BlockPlan, JournalBatch, ReadGuard, ReadPiece, ReadPlan, checksum};
 use link::wake_fd::WakeFd;
 
 use crate::disk::{DiskMemory, TargetDisk};
@@ -198,17 +197,45 @@ impl Worker {
         }
     }
 
+    /// Blocks that lie beside each other on the disk and in memory go in one call.
     fn write(&mut self, job: &WriteJob<ChunkBytes>) -> Result<Vec<u32>, Failure> {
         let new: &[u8] = job.bytes.as_deref().unwrap_or_default();
-        let plans = job.plans.iter();
-        plans.map(|plan| self.write_block(plan, new)).collect()
+        let mut sums = Vec::with_capacity(job.plans.len());
+        let mut plans = &job.plans[..];
+        while let Some(first) = plans.first() {
+            let Some((count, bytes)) = self.row(plans, new) else {
+                sums.push(self.write_block(first, new)?);
+                plans = &plans[1..];
+                continue;
+            };
+            self.disk.write(bytes, first.at).map_err(Failure::Disk)?;
+            let (row, rest) = plans.split_at(count);
+            let whole = row.iter().filter_map(|plan| self.whole(plan, new));
+            sums.extend(whole.map(checksum));
+            plans = rest;
+        }
+        Ok(sums)
+    }
+
+    /// How many of the first blocks can be written in one call, and their bytes; none if not even the first.
+    fn row<'a>(&self, plans: &[BlockPlan], new: &'a [u8]) -> Option<(usize, &'a [u8])> {
+        let first = plans.first()?;
+        self.whole(first, new)?;
+        let follows = |pair: &&[BlockPlan]| {
+            let [one, next] = pair else {
+                return false;
+            };
+            next.at == one.at + u64::from(one.bytes)
+                && next.from == one.from + one.bytes
+                && self.whole(next, new).is_some()
+        };
+        let count = 1 + plans.windows(2).take_while(follows).count();
+        let last = plans.get(count - 1)?;
+        let end = last.from as usize + last.bytes as usize;
+        Some((count, new.get(first.from as usize..end)?))
     }
 
     fn write_block(&mut self, plan: &BlockPlan, new: &[u8]) -> Result<u32, Failure> {
-        if let Some(whole) = self.whole(plan, new) {
-            self.disk.write(whole, plan.at).map_err(Failure::Disk)?;
-            return Ok(checksum(whole));
-        }
         let old: &[u8] = match plan.old {
             Some(old) => self.block(old.at, old.bytes, old.checksum)?,
             None => &[],
@@ -238,32 +265,58 @@ impl Worker {
         let bytes = plan.pieces.iter().map(|piece| piece.wanted.len()).sum();
         let mut room = self.buffers.room(bytes).map_err(|error| memory(&error))?;
         let mut filled = 0;
-        for piece in &plan.pieces {
-            let into = filled..filled + piece.wanted.len();
-            filled = into.end;
+        let mut pieces = &plan.pieces[..];
+        while let Some(piece) = pieces.first() {
+            let count = self.beside(pieces, &room[filled..]).max(1);
+            let (row, rest) = pieces.split_at(count);
+            pieces = rest;
+            let wanted: usize = row.iter().map(|piece| piece.wanted.len()).sum();
+            let into = &mut room[filled..filled + wanted];
+            filled += wanted;
             match piece.at {
-                None => room[into].fill(0),
-                Some(at) if self.fits(piece.bytes, &piece.wanted, &room[into.clone()]) => {
-                    let into = &mut room[into];
-                    self.disk
-                        .read(into, at)
-                        .map_err(|_| unreadable(at, piece.checksum))?;
-                    piece.take(into).map_err(Failure::Bad)?;
+                None => into.fill(0),
+                Some(at) if self.fits(piece, into) => {
+                    let read = self.disk.read(into, at);
+                    read.map_err(|_| unreadable(at, piece.checksum))?;
+                    let mut blocks: &[u8] = into;
+                    for piece in row {
+                        let (block, behind) = blocks.split_at(piece.wanted.len());
+                        piece.take(block).map_err(Failure::Bad)?;
+                        blocks = behind;
+                    }
                 }
                 Some(at) => {
                     let block = self.block(at, piece.bytes, piece.checksum)?;
-                    room[into].copy_from_slice(piece.take(block).map_err(Failure::Bad)?);
+                    into.copy_from_slice(piece.take(block).map_err(Failure::Bad)?);
                 }
             }
         }
         ChunkBytes::from(room).map_err(|error| memory(&error))
     }
 
-    /// Whether a whole block is wanted and its room is such that a disk can read into it.
-    fn fits(&self, bytes: u32, wanted: &Range<u32>, room: &[u8]) -> bool {
+    /// How many of the first pieces are blocks that lie beside each other on the disk, and can be read into their room.
+    fn beside(&self, pieces: &[ReadPiece], mut room: &[u8]) -> usize {
+        let mut next = None;
+        let mut count = 0;
+        for piece in pieces {
+            let (into, behind) = room.split_at(piece.wanted.len().min(room.len()));
+            let is_next = next.is_none() || piece.at == next;
+            let Some(at) = piece.at.filter(|_| is_next && self.fits(piece, into)) else {
+                break;
+            };
+            next = Some(at + u64::from(piece.bytes));
+            (count, room) = (count + 1, behind);
+        }
+        count
+    }
+
+    /// Whether all of a block is wanted and the beginning of the room is such that a disk can read it there.
+    fn fits(&self, piece: &ReadPiece, room: &[u8]) -> bool {
         let sector = self.sectors(1);
-        let is_all = wanted.start == 0 && wanted.end == bytes;
-        is_all && room.len().is_multiple_of(sector) && room.as_ptr().addr().is_multiple_of(sector)
+        let bytes = piece.bytes as usize;
+        let is_all = piece.wanted.start == 0 && piece.wanted.end == piece.bytes;
+        let is_room = bytes <= room.len() && room.as_ptr().addr().is_multiple_of(sector);
+        is_all && is_room && bytes.is_multiple_of(sector)
     }
 
     /// A block as it is on the disk.
