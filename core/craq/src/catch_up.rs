@@ -10,7 +10,7 @@ use crate::member::{Effect, Step};
 use crate::message::{Edit, Message, Update};
 use crate::records::Records;
 use crate::table::{ChunkId, TargetId, Version};
-use crate::update::{Dirty, Load};
+use crate::update::Dirty;
 
 /// Contents that are asked for at a time: 8 of at most 4 MiB.
 const MOST_FETCHES: usize = 8;
@@ -274,8 +274,14 @@ impl<P: Clone, S: Chunks<P>> Step<'_, P, S> {
             .collect();
         self.ask_for(chunk);
         for load in loads {
-            let load = self.member.loads.remove(&load);
-            for to in load.into_iter().flat_map(Load::into_fetchers) {
+            let Some(load) = self.member.loads.remove(&load) else {
+                continue;
+            };
+            if load.is_for_successor() {
+                // It may be another content that is damaged: what the successor needs is read again.
+                self.forward_soon(chunk);
+            }
+            for to in load.into_fetchers() {
                 self.fetch(to, chunk, None);
             }
         }

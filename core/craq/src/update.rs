@@ -50,6 +50,10 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    pub(crate) fn is_for_successor(&self) -> bool {
+        self.is_for_successor
+    }
+
     pub(crate) fn into_fetchers(self) -> Vec<TargetId> {
         self.fetchers
     }

@@ -215,3 +215,30 @@ fn what_could_not_be_written_is_listed_all_the_same() {
     let list = Message::List { after: None };
     assert_eq!(middle.receive(ABOVE, list), [send(ABOVE, listed)]);
 }
+
+/// CRAQ-7
+#[test]
+fn what_the_successor_needs_is_sent_though_another_content_turns_out_damaged() {
+    let mut middle = Middle::complete();
+    middle.commit(1, Version::NONE);
+    middle.update(2, version(1));
+    let (chunk, version) = (CHUNK, version(2));
+    middle.input(Input::Durable { chunk, version });
+    let load = Effect::Load { chunk, version };
+    let needs_all = Message::NeedsAll { chunk, version };
+    assert_eq!(middle.receive(BELOW, needs_all), [load]);
+    // Of the committed content: somebody has read it meanwhile.
+    middle.input(Input::Damaged { chunk });
+    let content = vec![2];
+    let loaded = Input::Loaded {
+        chunk,
+        version,
+        content,
+    };
+    let sent = middle.input(loaded);
+    let is_whole = |effect: &Effect<Vec<u8>>| {
+        matches!(effect, Effect::Send { to: BELOW, message: Message::Update(update), .. }
+            if matches!(update.edit, Edit::Replace { .. }))
+    };
+    assert!(sent.iter().any(is_whole), "{sent:?}");
+}
