@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use link::block::{Block, Denied, Reading, Writing};
 use link::segment::{self, Segment, Writers};
@@ -41,6 +41,7 @@ pub enum BufferError {
 pub struct Buffers {
     chunk_bytes: usize,
     blocks: Mutex<VecDeque<Arc<Block>>>,
+    nothing: OnceLock<ChunkBytes>,
 }
 
 /// Bytes of a chunk in memory, that nobody changes any more.
@@ -54,23 +55,24 @@ impl Buffers {
         Arc::new(Self {
             chunk_bytes: chunk_bytes as usize,
             blocks: Mutex::default(),
+            nothing: OnceLock::new(),
         })
     }
 
     /// A copy of some bytes.
     pub fn copy(&self, bytes: &[u8]) -> Result<ChunkBytes, BufferError> {
-        self.fill(bytes.len(), |into| into.copy_from_slice(bytes))
+        let mut room = self.room(bytes.len())?;
+        room.copy_from_slice(bytes);
+        Ok(ChunkBytes::from(room)?)
     }
 
-    /// So many bytes, as somebody writes them: what was there before is what comes first.
-    pub fn fill(
-        &self,
-        bytes: usize,
-        write: impl FnOnce(&mut [u8]),
-    ) -> Result<ChunkBytes, BufferError> {
-        let mut room = self.room(bytes)?;
-        write(&mut room);
-        Ok(ChunkBytes::from(room)?)
+    /// No bytes, which most frames have: they take no block of their own.
+    pub fn nothing(&self) -> Result<ChunkBytes, BufferError> {
+        if let Some(nothing) = self.nothing.get() {
+            return Ok(nothing.clone());
+        }
+        let nothing = self.copy(&[])?;
+        Ok(self.nothing.get_or_init(|| nothing).clone())
     }
 
     /// Room for the bytes of a chunk.
@@ -149,12 +151,6 @@ impl ChunkBytes {
 
     pub(crate) fn read(block: &Arc<Block>, range: Range<usize>) -> Result<Self, Denied> {
         Ok(Self(Arc::new(block.read(range)?)))
-    }
-
-    /// Some of them; none if there are not as many.
-    #[must_use]
-    pub fn part(&self, range: Range<usize>) -> Option<Self> {
-        Some(Self(Arc::new(self.0.part(range)?)))
     }
 
     pub(crate) fn reading(&self) -> &Reading {

@@ -146,16 +146,20 @@ impl ChainLink {
     }
 
     fn received(&mut self, header: FrameHeader) -> Result<ReceivedFrame, LinkError> {
-        let range = payload_range(&header);
-        let block = match self.placed.take() {
-            Some(block) => block,
-            // It has no bytes at all.
-            None => self.buffers.block()?,
+        let nothing = self.buffers.nothing()?;
+        let frame = match self.placed.take() {
+            Some(block) => {
+                let range = payload_range(&header);
+                let list_end = range.start + header.list_bytes();
+                let list = block.read(range.start..list_end)?;
+                let bytes = match header.chunk_bytes() {
+                    0 => nothing,
+                    _ => ChunkBytes::read(&block, list_end..range.end)?,
+                };
+                header.frame(&list, bytes)?
+            }
+            None => header.frame(&[], nothing)?,
         };
-        let list_end = range.start + header.list_bytes();
-        let list = block.read(range.start..list_end)?;
-        let bytes = ChunkBytes::read(&block, list_end..range.end)?;
-        let frame = header.frame(&list, bytes)?;
         Ok(ReceivedFrame {
             chain: header.chain,
             version: header.version,
@@ -176,11 +180,6 @@ impl ChainLink {
     /// Whether something was read ahead, which the socket does not signal.
     pub fn has_more(&self) -> bool {
         self.link.has_more()
-    }
-
-    /// Bytes sent and received since the last time.
-    pub fn take_traffic(&mut self) -> (u64, u64) {
-        self.link.take_traffic()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::target::WriteJob;
 
 /// Threads that read and write blocks of a target: two for each direction keep an NVMe disk and a slow one busy.
 const WORKERS: usize = 4;
-/// What a thread writes or reads at a time: a block.
+/// What a thread has to write from and read into at first: a block, or as much of a batch.
 const MEMORY_BYTES: usize = 64 << 10;
 
 /// What somebody reads for.
@@ -129,9 +129,10 @@ impl<W: Send + 'static> DiskThreads<W> {
         let (batches, queue) = channel::<JournalBatch>();
         let (disk, done) = (Arc::clone(disk), done.clone());
         let named = thread::Builder::new().name("journal".to_owned());
+        let mut memory = DiskMemory::new(MEMORY_BYTES).map_err(io::Error::other)?;
         threads.push(named.spawn(move || {
             for batch in queue {
-                let written = write_batch(&disk, &batch);
+                let written = write_batch(&disk, &batch, &mut memory);
                 done.say(DiskDone::Flushed(batch.sequence, written));
             }
         })?);
@@ -168,9 +169,11 @@ fn next<W>(queue: &Mutex<Receiver<Job<W>>>) -> Option<Job<W>> {
     queue.recv().ok()
 }
 
-fn write_batch(disk: &TargetDisk, batch: &JournalBatch) -> io::Result<()> {
+fn write_batch(disk: &TargetDisk, batch: &JournalBatch, memory: &mut DiskMemory) -> io::Result<()> {
     let bytes = batch.bytes.len();
-    let mut memory = DiskMemory::new(bytes).map_err(io::Error::other)?;
+    if memory.bytes().len() < bytes {
+        *memory = DiskMemory::new(bytes).map_err(io::Error::other)?;
+    }
     let room = &mut memory.bytes()[..bytes];
     room.copy_from_slice(&batch.bytes);
     disk.write(room, batch.at)?;

@@ -9,7 +9,7 @@ const FILE_BITS: u32 = 64;
 
 /// A chunk is named by its chain first: a chain's chunks are neighbours.
 #[must_use]
-pub fn key(chain: u32, chunk: ChunkId) -> ChunkKey {
+pub(crate) fn key(chain: u32, chunk: ChunkId) -> ChunkKey {
     let file = u128::from(chunk.file) << INDEX_BITS;
     ChunkKey(first_key(chain) | file | u128::from(chunk.index))
 }
@@ -39,7 +39,7 @@ pub(crate) fn chunk(key: ChunkKey) -> (u32, ChunkId) {
 
 /// What the store calls a version.
 #[must_use]
-pub fn stored(version: Version) -> StateVersion {
+pub(crate) fn stored(version: Version) -> StateVersion {
     StateVersion(u128::from(version.chain) << 64 | u128::from(version.update))
 }
 

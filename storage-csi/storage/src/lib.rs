@@ -5,7 +5,7 @@
 pub mod disk;
 mod engine;
 mod io;
-pub mod keys;
+mod keys;
 mod service;
 pub mod target;
 

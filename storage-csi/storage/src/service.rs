@@ -4,7 +4,6 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
@@ -75,13 +74,6 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Bytes that went over links.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    pub(crate) sent: AtomicU64,
-    pub(crate) received: AtomicU64,
-}
-
 /// A service that runs.
 #[derive(Debug)]
 pub struct StorageService {
@@ -89,7 +81,6 @@ pub struct StorageService {
     wakes: Arc<WakeFd>,
     thread: Option<JoinHandle<()>>,
     addresses: (SocketAddr, SocketAddr),
-    traffic: Arc<Traffic>,
 }
 
 impl StorageService {
@@ -111,7 +102,6 @@ impl StorageService {
         let addresses = (members.address(), clients.address());
         let ports = Ports::new(members, clients, credentials, negotiator(), &wakes);
         let buffers = Buffers::new(options.chunk_bytes);
-        let traffic = Arc::new(Traffic::default());
         let (commands, queue) = channel();
         let engine = Engine::new(
             options.number,
@@ -119,7 +109,6 @@ impl StorageService {
             targets,
             &buffers,
             (Arc::clone(&wakes), queue),
-            Arc::clone(&traffic),
         )?;
         let named = thread::Builder::new().name("chains".to_owned());
         let thread = named.spawn(move || engine.run())?;
@@ -128,7 +117,6 @@ impl StorageService {
             wakes,
             thread: Some(thread),
             addresses,
-            traffic,
         })
     }
 
@@ -149,16 +137,6 @@ impl StorageService {
         let (sender, answer) = channel();
         self.command(Command::Status(sender));
         answer.recv().unwrap_or_default()
-    }
-
-    /// Bytes sent and received so far.
-    #[must_use]
-    pub fn traffic(&self) -> (u64, u64) {
-        let Traffic { sent, received } = &*self.traffic;
-        (
-            sent.load(Ordering::Relaxed),
-            received.load(Ordering::Relaxed),
-        )
     }
 
     fn command(&self, command: Command) {

@@ -131,11 +131,6 @@ impl<P> Target<P> {
         }
     }
 
-    /// The store, for reads.
-    pub fn store(&mut self) -> &mut ChunkStore {
-        &mut self.store
-    }
-
     /// Begins to read bytes of a content, as far as it reaches.
     pub fn read(
         &mut self,

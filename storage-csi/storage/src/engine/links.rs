@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chain_link::{
-    BufferError, Buffers, ChainHeader, ChainLink, ChainMap, ChunkBytes, Dialler, LinkError,
-    PeerRole, ReceivedFrame, StoragePeer, wait,
+    Buffers, ChainHeader, ChainLink, ChainMap, ChunkBytes, Dialler, LinkError, PeerRole,
+    ReceivedFrame, StoragePeer, wait,
 };
 use craq::encoding::ChainFrame;
 use link::connect::{Acceptor, Credentials, Negotiator, Round};
@@ -68,7 +68,6 @@ pub(super) struct Links {
     last_connection: u64,
     ready: Vec<Source>,
     has_lost_clients: bool,
-    nothing: Option<ChunkBytes>,
 }
 
 impl Links {
@@ -83,7 +82,6 @@ impl Links {
             last_connection: 0,
             ready: Vec::new(),
             has_lost_clients: false,
-            nothing: None,
         }
     }
 
@@ -239,25 +237,5 @@ impl Links {
     /// Whether this connection is open.
     pub(super) fn has_client(&self, connection: u64) -> bool {
         self.links.contains_key(&Source::Client(connection))
-    }
-
-    /// No bytes.
-    pub(super) fn nothing(&mut self) -> Result<ChunkBytes, BufferError> {
-        let nothing = match self.nothing.take() {
-            Some(nothing) => nothing,
-            None => self.buffers.copy(&[])?,
-        };
-        self.nothing = Some(nothing.clone());
-        Ok(nothing)
-    }
-
-    /// Bytes sent and received since the last time.
-    pub(super) fn take_traffic(&mut self) -> (u64, u64) {
-        let mut all = (0, 0);
-        for link in self.links.values_mut() {
-            let (sent, received) = link.take_traffic();
-            all = (all.0 + sent, all.1 + received);
-        }
-        all
     }
 }

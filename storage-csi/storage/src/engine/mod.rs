@@ -7,7 +7,6 @@ mod targets;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use link::wake_fd::WakeFd;
 use tracing::{error, warn};
 
 use crate::io::{DiskDone, DiskRead, Failure};
-use crate::service::{Command, ServiceError, ServiceTarget, Traffic};
+use crate::service::{Command, ServiceError, ServiceTarget};
 use crate::target::{ContentRead, EditOutcome};
 
 pub(crate) use links::Ports;
@@ -72,6 +71,7 @@ struct OpenRequest {
 pub(crate) struct Engine {
     links: Links,
     targets: Targets,
+    buffers: Arc<Buffers>,
     map: Arc<ChainMap>,
     /// The first of them is being handled.
     inputs: VecDeque<(u32, Input<ChunkBytes>)>,
@@ -82,7 +82,6 @@ pub(crate) struct Engine {
     commands: Receiver<Command>,
     done: Receiver<(usize, DiskDone<ReadOf>)>,
     wakes: Arc<WakeFd>,
-    traffic: Arc<Traffic>,
 }
 
 impl Engine {
@@ -92,13 +91,13 @@ impl Engine {
         targets: Vec<ServiceTarget>,
         buffers: &Arc<Buffers>,
         (wakes, commands): (Arc<WakeFd>, Receiver<Command>),
-        traffic: Arc<Traffic>,
     ) -> Result<Self, ServiceError> {
         let (sender, done): (Sender<(usize, DiskDone<ReadOf>)>, _) = channel();
         let targets = Targets::open(targets, buffers, (&sender, &wakes))?;
         Ok(Self {
             links: Links::new(number, ports, buffers),
             targets,
+            buffers: Arc::clone(buffers),
             map: Arc::default(),
             inputs: VecDeque::new(),
             requests: BTreeMap::new(),
@@ -107,16 +106,12 @@ impl Engine {
             commands,
             done,
             wakes,
-            traffic,
         })
     }
 
     pub(crate) fn run(mut self) {
         while self.turn() {
             self.links.flush();
-            let (sent, received) = self.links.take_traffic();
-            self.traffic.sent.fetch_add(sent, Ordering::Relaxed);
-            self.traffic.received.fetch_add(received, Ordering::Relaxed);
             if let Err(error) = self.sleep() {
                 error!(%error, "failed to wait for links: the service ends");
                 return;
@@ -304,7 +299,7 @@ impl Engine {
                 let read = DiskRead { guard, plan, who };
                 self.targets.start_read(chain, read);
             }
-            Ok(ContentRead::Nothing) => match self.links.nothing() {
+            Ok(ContentRead::Nothing) => match self.buffers.nothing() {
                 Ok(bytes) => self.has_read(who, Ok(bytes)),
                 Err(error) => self.has_read(who, Err(Failure::Memory(error.to_string()))),
             },

@@ -3,11 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use chunk_store::{BadBlock, Geometry, RecoveryStep, StoreRecovery, Superblock, Which, checksum};
+use chunk_store::{BadBlock, Geometry, RecoveryStep, StoreRecovery, Superblock, checksum};
 use craq::{ChainRefusal, ChunkId, ChunkState, Chunks, Records, Update, Version};
 use sim::{Disk, Rng};
-use storage::keys;
-use storage::target::{EditOutcome, Target, WriteJob};
+use storage::target::{ContentRead, EditOutcome, Target, WriteJob};
 
 const FILE: u32 = 0;
 const SECTOR: usize = 512;
@@ -186,16 +185,13 @@ impl Store {
     }
 
     fn places(&self, chunk: ChunkId) -> Vec<u64> {
-        let key = keys::key(CHAIN, chunk);
-        let read = self
-            .target
-            .borrow_mut()
-            .store()
-            .read(key, Which::Committed, 0..u32::MAX);
-        let Ok((guard, plan)) = read else {
+        let version = self.state(chunk).committed;
+        let mut target = self.target.borrow_mut();
+        let Ok(ContentRead::Plan(guard, plan)) = target.read(CHAIN, chunk, version, 0..u32::MAX)
+        else {
             return Vec::new();
         };
-        self.target.borrow_mut().store().end_read(guard).unwrap();
+        target.end_read(guard, &plan, None);
         plan.pieces.iter().filter_map(|piece| piece.at).collect()
     }
 
@@ -203,7 +199,8 @@ impl Store {
     pub(crate) fn is_rotten(&self, chunk: ChunkId) -> bool {
         let state = self.state(chunk);
         let is_there = state.committed != Version::NONE && !state.is_removed;
-        is_there && (state.is_damaged || self.read_quietly(chunk, Which::Committed).is_err())
+        let read = || self.read_noticing(chunk, state.committed, false);
+        is_there && (state.is_damaged || read().is_none_or(|read| read.is_err()))
     }
 
     /// Somebody has read bytes that are gone.
@@ -213,58 +210,40 @@ impl Store {
         self.changed();
     }
 
-    fn read_quietly(&self, chunk: ChunkId, which: Which) -> Result<Vec<u8>, Option<u64>> {
-        let key = keys::key(CHAIN, chunk);
-        let read = self
-            .target
-            .borrow_mut()
-            .store()
-            .read(key, which, 0..u32::MAX);
-        let (guard, plan) = read.map_err(|_| None)?;
-        let ended = self.target.borrow_mut().store().end_read(guard);
-        assert_eq!(ended, Ok(()));
+    /// The bytes of a content, or the block that is bad; nothing if there are none to read. Who notices that has damaged
+    /// the chunk.
+    fn read_noticing(
+        &self,
+        chunk: ChunkId,
+        version: Version,
+        notices: bool,
+    ) -> Option<Result<Vec<u8>, BadBlock>> {
+        let mut target = self.target.borrow_mut();
+        let (guard, plan) = match target.read(CHAIN, chunk, version, 0..u32::MAX).ok()? {
+            ContentRead::Nothing => return Some(Ok(Vec::new())),
+            ContentRead::Plan(guard, plan) => (guard, plan),
+        };
         let mut bytes = Vec::new();
+        let mut bad = None;
         for piece in &plan.pieces {
             match piece.at {
                 None => bytes.resize(bytes.len() + piece.wanted.len(), 0),
-                Some(at) => {
-                    let block = self.block(at, piece.bytes);
-                    bytes.extend(piece.take(&block).map_err(|bad| Some(bad.at))?);
-                }
+                Some(at) => match piece.take(&self.block(at, piece.bytes)) {
+                    Ok(taken) => bytes.extend(taken),
+                    Err(found) => bad = bad.or(Some(found)),
+                },
             }
         }
-        Ok(bytes)
+        if notices && bad.is_some() {
+            self.changed();
+        }
+        target.end_read(guard, &plan, bad.filter(|_| notices));
+        Some(bad.map_or(Ok(bytes), Err))
     }
 
     /// The bytes of a content; nothing if they are gone.
     pub(crate) fn read(&self, chunk: ChunkId, version: Version) -> Option<Vec<u8>> {
-        let state = self.state(chunk);
-        let is_removed = match state.pending {
-            Some(pending) if pending.version == version => pending.is_removed,
-            Some(_) | None => state.is_removed,
-        };
-        if version == Version::NONE || is_removed {
-            return Some(Vec::new());
-        }
-        let which = match state.committed == version {
-            true => Which::Committed,
-            false => Which::Pending(keys::stored(version)),
-        };
-        match self.read_quietly(chunk, which) {
-            Ok(bytes) => Some(bytes),
-            Err(bad) => {
-                let key = keys::key(CHAIN, chunk);
-                if let Some(at) = bad {
-                    self.target
-                        .borrow_mut()
-                        .store()
-                        .mark_damaged(key, at)
-                        .unwrap();
-                    self.changed();
-                }
-                None
-            }
-        }
+        self.read_noticing(chunk, version, true)?.ok()
     }
 
     /// All that is committed, removed chunks left out.
