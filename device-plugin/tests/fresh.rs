@@ -1,39 +1,16 @@
-//! The committed protobuf code is what the compiler makes of the committed .proto today. With
-//! `FIREFLYER_REGENERATE=1`, as `cargo xtask gen` sets it, the code is written and not compared.
+//! The committed protobuf code is what the compiler makes of the committed .proto today.
 
-use std::path::Path;
+mod generated;
+
+use generated::Protocol;
 
 #[test]
 fn generated_code_matches_the_proto() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let committed = root.join("src/pb/v1beta1.rs");
-    let generated = tempfile::tempdir().expect("a temporary folder");
-
-    let descriptors =
-        protox::compile(["v1beta1.proto"], [root.join("proto")]).expect("the proto compiles");
-    tonic_prost_build::configure()
-        .btree_map(".")
-        .out_dir(generated.path())
-        .compile_fds(descriptors)
-        .expect("code is generated");
-    let body = std::fs::read_to_string(generated.path().join("v1beta1.rs")).expect("the code");
-    let body = body
-        .lines()
-        .filter(|line| !line.starts_with("// This file is @generated"))
-        .collect::<Vec<_>>()
-        .join("\n");
-    let fresh = format!(
-        "//! The device plugin protocol v1beta1 in Rust.\n\
-         // @generated from proto/v1beta1.proto by `cargo xtask gen`; do not edit.\n\n\
-         {body}\n"
-    );
-
-    if std::env::var_os("FIREFLYER_REGENERATE").is_some() {
-        std::fs::write(&committed, &fresh).expect("the code is written");
-    }
-    let old = std::fs::read_to_string(&committed).unwrap_or_default();
-    assert!(
-        old == fresh,
-        "src/pb/v1beta1.rs is stale: run `cargo xtask gen`"
-    );
+    let protocol = Protocol {
+        package: env!("CARGO_MANIFEST_DIR"),
+        proto: "v1beta1.proto",
+        code: "v1beta1.rs",
+        title: "The device plugin protocol v1beta1 in Rust.",
+    };
+    protocol.check(tonic_prost_build::configure().btree_map("."));
 }

@@ -1,39 +1,17 @@
-//! The committed protobuf code is what the compiler makes of the committed .proto today. With
-//! `FIREFLYER_REGENERATE=1`, as `cargo xtask gen` sets it, the code is written and not compared.
+//! The committed protobuf code is what the compiler makes of the committed .proto today.
 
-use std::path::Path;
+#[path = "../../../device-plugin/tests/generated/mod.rs"]
+mod generated;
+
+use generated::Protocol;
 
 #[test]
 fn generated_code_matches_the_proto() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let committed = root.join("src/pb/etcdserverpb.rs");
-    let generated = tempfile::tempdir().expect("a temporary folder");
-
-    let descriptors =
-        protox::compile(["etcd.proto"], [root.join("proto")]).expect("the proto compiles");
-    tonic_prost_build::configure()
-        .build_server(false)
-        .out_dir(generated.path())
-        .compile_fds(descriptors)
-        .expect("code is generated");
-    let body = std::fs::read_to_string(generated.path().join("etcdserverpb.rs")).expect("the code");
-    let body = body
-        .lines()
-        .filter(|line| !line.starts_with("// This file is @generated"))
-        .collect::<Vec<_>>()
-        .join("\n");
-    let fresh = format!(
-        "//! Two calls of etcd in Rust.\n\
-         // @generated from proto/etcd.proto by `cargo xtask gen`; do not edit.\n\n\
-         {body}\n"
-    );
-
-    if std::env::var_os("FIREFLYER_REGENERATE").is_some() {
-        std::fs::write(&committed, &fresh).expect("the code is written");
-    }
-    let old = std::fs::read_to_string(&committed).unwrap_or_default();
-    assert!(
-        old == fresh,
-        "src/pb/etcdserverpb.rs is stale: run `cargo xtask gen`"
-    );
+    let protocol = Protocol {
+        package: env!("CARGO_MANIFEST_DIR"),
+        proto: "etcd.proto",
+        code: "etcdserverpb.rs",
+        title: "Two calls of etcd in Rust.",
+    };
+    protocol.check(tonic_prost_build::configure().build_server(false));
 }
