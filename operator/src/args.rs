@@ -204,11 +204,8 @@ fn sidecar_variable(text: &str) -> Result<(String, String), String> {
 }
 
 fn uuid(text: &str) -> Result<u128, String> {
-    let digits = text.replace('-', "");
-    let number = u128::from_str_radix(&digits, 16).ok();
-    number
-        .filter(|_| digits.len() == 32)
-        .ok_or_else(|| "use 32 hexadecimal digits, with or without dashes".to_owned())
+    let uuid = storage_rpc::file_system_uuid(text);
+    uuid.ok_or_else(|| "use 32 hexadecimal digits, with or without dashes".to_owned())
 }
 
 /// A value that sidecars take: one that they refuse would end every gang.

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use chain_link::{PeerRole, StoragePeer};
 use clap::{Args, Parser, Subcommand};
+use kv::{EtcdEngine, KvStore};
 use link::handshake::Key;
-use storage_rpc::{RpcCredentials, StorageKeys};
+use storage_rpc::{RpcCredentials, StorageKeys, file_system_uuid};
 
 /// Processes of the Fire-Flyer file system.
 #[derive(Debug, Parser)]
@@ -84,11 +85,9 @@ pub struct ServiceArgs {
 /// Bytes of a chunk where nobody asks for others: one write of the kernel.
 pub const DEFAULT_CHUNK_BYTES: u32 = 1 << 20;
 
-/// Flags of a chain manager.
-#[derive(Debug, Args)]
-pub struct ManagerArgs {
-    #[command(flatten)]
-    pub file_system: FileSystemArgs,
+/// Where a process keeps its state.
+#[derive(Clone, Debug, Args)]
+pub struct StoreArgs {
     /// Endpoints of etcd, such as http://10.0.0.1:2379. May be given several times.
     #[arg(
         long = "etcd",
@@ -97,6 +96,23 @@ pub struct ManagerArgs {
         required = true
     )]
     pub etcd: Vec<String>,
+}
+
+impl StoreArgs {
+    /// The store.
+    pub fn connect(&self) -> anyhow::Result<KvStore> {
+        let engine = EtcdEngine::connect(&self.etcd).context("failed to use --etcd")?;
+        Ok(engine.into())
+    }
+}
+
+/// Flags of a chain manager.
+#[derive(Debug, Args)]
+pub struct ManagerArgs {
+    #[command(flatten)]
+    pub file_system: FileSystemArgs,
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Where to listen. By default every address, port 9413.
     #[arg(long)]
     pub listen: Option<SocketAddr>,
@@ -138,14 +154,8 @@ pub struct DataArgs {
 pub struct MetaArgs {
     #[command(flatten)]
     pub file_system: FileSystemArgs,
-    /// Endpoints of etcd, such as http://10.0.0.1:2379. May be given several times.
-    #[arg(
-        long = "etcd",
-        env = "FIREFLYER_ETCD",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub etcd: Vec<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// The chain manager: host:port.
     #[arg(long, env = "FIREFLYER_CHAIN_MANAGER")]
     pub manager: String,
@@ -247,7 +257,7 @@ impl FileSystemArgs {
         let path = self.keys.join("file-system");
         let text = fs::read_to_string(&path)
             .with_context(|| format!("failed to read {}", path.display()))?;
-        let uuid = uuid(text.trim()).with_context(|| {
+        let uuid = file_system_uuid(text.trim()).with_context(|| {
             format!(
                 "{} is no UUID: write 32 hexadecimal digits, not all of them 0",
                 path.display()
@@ -286,33 +296,4 @@ fn overcommit(text: &str) -> Result<f64, String> {
     let factor: Option<f64> = text.parse().ok();
     let factor = factor.filter(|factor| (0.0..=1000.0).contains(factor));
     factor.ok_or_else(|| "use a number from 0 to 1000".to_owned())
-}
-
-/// A UUID as people write it.
-fn uuid(text: &str) -> Option<u128> {
-    let digits: String = text.chars().filter(|letter| *letter != '-').collect();
-    let number = u128::from_str_radix(&digits, 16).ok();
-    number.filter(|number| {
-        digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) && *number != 0
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_uuid_may_have_dashes_and_nothing_else() {
-        assert_eq!(uuid("00000000-0000-0000-0000-0000000000ff"), Some(255));
-        assert_eq!(uuid("000000000000000000000000000000ff"), Some(255));
-        for wrong in [
-            "",
-            "ff",
-            "+000000000000000000000000000000f",
-            &"0".repeat(32),
-            &"g".repeat(32),
-        ] {
-            assert_eq!(uuid(wrong), None, "{wrong}");
-        }
-    }
 }

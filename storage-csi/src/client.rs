@@ -14,6 +14,7 @@ use storage_rpc::pb::manager::{EndSessionRequest, OpenSessionRequest};
 use storage_rpc::{MetaClient, connect};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
 use tracing::{info, warn};
 
 use crate::args::{DataArgs, FileSystem, ReachArgs};
@@ -21,8 +22,6 @@ use crate::follow::follow;
 
 /// How long after a manager did not answer it is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long an operation of a mount is tried: a program waits as it waits for a disk.
-const PATIENCE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// An open session.
 pub(crate) struct Session {
@@ -40,23 +39,14 @@ impl Session {
         name: &str,
         data: DataArgs,
     ) -> anyhow::Result<Self> {
-        let mut manager = manager_of(file_system, manager, PeerRole::Client)?;
+        let manager = manager_of(file_system, manager, PeerRole::Client)?;
         let request = OpenSessionRequest {
             client: name.to_owned(),
         };
-        let mut is_waiting = false;
-        let session = loop {
-            match manager.open_session(request.clone()).await {
-                Ok(opened) => break opened.into_inner().session,
-                Err(status) => {
-                    if !is_waiting {
-                        warn!(%status, "waiting for the chain manager");
-                    }
-                    is_waiting = true;
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-        };
+        let mut asked = manager.clone();
+        let opened =
+            until_answered(async || asked.open_session(request.clone()).await, &[]).await?;
+        let session = opened.session;
         info!(session, name, "opened a session");
         let options = ClientOptions {
             file_system: file_system.uuid,
@@ -101,6 +91,27 @@ pub(crate) fn manager_of(
     Ok(ChainManagerClient::new(channel))
 }
 
+/// Asks the chain manager until it answers. A refusal with one of these codes is its answer.
+pub(crate) async fn until_answered<T>(
+    mut ask: impl AsyncFnMut() -> Result<Response<T>, Status>,
+    refusals: &[Code],
+) -> Result<T, Status> {
+    let mut is_waiting = false;
+    loop {
+        match ask().await {
+            Ok(response) => return Ok(response.into_inner()),
+            Err(status) if refusals.contains(&status.code()) => return Err(status),
+            Err(status) => {
+                if !is_waiting {
+                    warn!(%status, "waiting for the chain manager");
+                }
+                is_waiting = true;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
 /// The metadata services, for a mount or, as 0, for who has none.
 pub(crate) fn names_of(
     file_system: &FileSystem,
@@ -117,13 +128,4 @@ pub(crate) fn names_of(
         .map(connect)
         .collect::<anyhow::Result<_>>()?;
     Ok(MetaClient::new(channels, MountId(mount)))
-}
-
-/// The same, which waits for as long as it takes.
-pub(crate) fn patient_names_of(
-    file_system: &FileSystem,
-    reach: &ReachArgs,
-    mount: u64,
-) -> anyhow::Result<MetaClient> {
-    Ok(names_of(file_system, reach, mount)?.with_limit(PATIENCE))
 }

@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Follows it for ever: `service` says whose chains, 0 all of them.
-pub(crate) async fn follow(
+pub async fn follow(
     mut manager: ChainManagerClient<Channel>,
     service: u32,
     mut take: impl FnMut(Arc<ChainMap>),

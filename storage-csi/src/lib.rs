@@ -5,7 +5,7 @@
 pub mod args;
 mod client;
 mod controller;
-mod follow;
+pub mod follow;
 mod manager;
 mod meta;
 mod node;

@@ -2,7 +2,6 @@
 
 use anyhow::Context as _;
 use daemon::args::listen_address;
-use kv::{EtcdEngine, KvStore};
 use tokio::net::TcpListener;
 
 use crate::args::{FileSystem, ManagerArgs};
@@ -14,11 +13,11 @@ const PORT: u16 = 9413;
 pub(crate) async fn run(args: ManagerArgs, process: Process) -> anyhow::Result<()> {
     let ManagerArgs {
         file_system,
-        etcd,
+        store,
         listen,
     } = args;
     let FileSystem { uuid, keys } = file_system.read_as_member()?;
-    let store = KvStore::from(EtcdEngine::connect(&etcd).context("failed to use --etcd")?);
+    let store = store.connect()?;
     let address = listen_address(listen, PORT);
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("failed to listen on {address}"))?;

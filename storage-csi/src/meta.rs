@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use daemon::args::listen_address;
-use kv::{EtcdEngine, KvStore};
 use meta::{ChunksError, FileChunks, LiveMounts, MetaBackends, MetaConfig};
 use metadata::{FileLayout, InodeNumber, MountId, Trim};
 use mount::{ChunkError, ChunkedFiles};
@@ -29,14 +28,14 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(crate) async fn run(args: MetaArgs, process: Process) -> anyhow::Result<()> {
     let MetaArgs {
         file_system,
-        etcd,
+        store,
         manager,
         name,
         listen,
         data,
     } = args;
     let file_system = file_system.read_as_member()?;
-    let store = KvStore::from(EtcdEngine::connect(&etcd).context("failed to use --etcd")?);
+    let store = store.connect()?;
     let address = listen_address(listen, PORT);
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("failed to listen on {address}"))?;

@@ -18,10 +18,12 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::args::{DataArgs, FileSystem, MountArgs, NodeArgs, ReachArgs};
-use crate::client::{Session, patient_names_of};
+use crate::client::{Session, names_of};
 use crate::run::Process;
 use crate::volumes::{Volumes, make};
 
+/// How long an operation of a mount is tried: a program waits as it waits for a disk.
+const PATIENCE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// How long a kubelet's call waits for the metadata service; then the kubelet calls again.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 /// How often it is looked whether somebody has unmounted a volume.
@@ -43,10 +45,10 @@ impl Mounts {
         data: DataArgs,
     ) -> anyhow::Result<Self> {
         let session = Session::open(file_system, &reach.manager, name, data).await?;
-        let names = patient_names_of(file_system, reach, session.id.0)?;
+        let names = names_of(file_system, reach, session.id.0)?;
         Ok(Self {
             session,
-            names,
+            names: names.with_limit(PATIENCE),
             mounts: Mutex::default(),
         })
     }

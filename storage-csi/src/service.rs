@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use chain_link::{ChainMap, PeerRole};
 use craq::TargetId;
 use storage::disk::{DiskFound, EmptyDisk, TargetDisk, look};
@@ -16,17 +16,20 @@ use storage_rpc::pb::manager::path_answer::Action;
 use storage_rpc::pb::manager::{
     PathAnswer, RegisterRequest, RegisterResponse, RegisteredPath, ReportRequest, TargetReport,
 };
-use storage_rpc::{connect, target_bytes, target_from};
+use storage_rpc::{target_bytes, target_from};
 use tokio::sync::Notify;
 use tonic::Code;
 use tonic::transport::Channel;
 use tracing::{error, info, warn};
 
 use crate::args::ServiceArgs;
+use crate::client::{manager_of, until_answered};
 use crate::follow::follow;
 use crate::run::Process;
 
-/// How long after a manager did not answer it is asked again.
+/// Codes of a registration that would be refused again.
+const REFUSALS: [Code; 2] = [Code::InvalidArgument, Code::FailedPrecondition];
+/// How long after a registration the next one may be made.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How often the manager gets a report.
 const REPORT: Duration = Duration::from_secs(3);
@@ -47,10 +50,7 @@ struct ServicePath {
 
 pub(crate) async fn run(args: ServiceArgs, process: Process) -> anyhow::Result<()> {
     let file_system = args.file_system.read_as_member()?;
-    let credentials = file_system.credentials(PeerRole::Service, 0);
-    let manager = connect(&args.manager, PeerRole::Manager, credentials)
-        .context("failed to use --manager")?;
-    let manager = ChainManagerClient::new(manager);
+    let manager = manager_of(&file_system, &args.manager, PeerRole::Service)?;
     let listen = |port| bind(args.address, port);
     let (members, clients) = (listen(args.member_port)?, listen(args.client_port)?);
     let registered = process.readiness.gate("registered");
@@ -197,25 +197,10 @@ impl Registration {
     }
 
     async fn ask(&mut self) -> anyhow::Result<RegisterResponse> {
-        let mut is_waiting = false;
-        loop {
-            match self.manager.register(self.request.clone()).await {
-                Ok(response) => return Ok(response.into_inner()),
-                Err(status)
-                    if status.code() == Code::InvalidArgument
-                        || status.code() == Code::FailedPrecondition =>
-                {
-                    bail!("failed to register: {}", status.message())
-                }
-                Err(status) => {
-                    if !is_waiting {
-                        warn!(%status, "waiting for the chain manager");
-                    }
-                    is_waiting = true;
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-        }
+        let Self { manager, request } = self;
+        let ask = async || manager.register(request.clone()).await;
+        let answer = until_answered(ask, &REFUSALS).await;
+        answer.map_err(|status| anyhow!("failed to register: {}", status.message()))
     }
 }
 

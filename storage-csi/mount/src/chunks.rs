@@ -221,15 +221,8 @@ impl ChunkedFiles {
         reach: u64,
     ) -> Result<(), ChunkError> {
         let first = from / u64::from(layout.chunk_bytes);
-        let mut under_way = FuturesUnordered::new();
-        for index in first..layout.chunks(reach) {
-            under_way.push(self.cut_chunk(inode, layout, from, index));
-            if under_way.len() == AT_ONCE {
-                under_way.try_next().await?;
-            }
-        }
-        while under_way.try_next().await?.is_some() {}
-        Ok(())
+        let chunks = first..layout.chunks(reach);
+        all(chunks.map(|index| self.cut_chunk(inode, layout, from, index))).await
     }
 
     async fn cut_chunk(
@@ -264,16 +257,20 @@ impl ChunkedFiles {
         layout: &FileLayout,
         chunks: Range<u64>,
     ) -> Result<(), ChunkError> {
-        let mut under_way = FuturesUnordered::new();
-        for index in chunks {
-            under_way.push(self.edit(inode, layout, index, Edit::Remove));
-            if under_way.len() == AT_ONCE {
-                under_way.try_next().await?;
-            }
-        }
-        while under_way.try_next().await?.is_some() {}
-        Ok(())
+        all(chunks.map(|index| self.edit(inode, layout, index, Edit::Remove))).await
     }
+}
+
+/// Carries calls out, so many at a time, until one fails.
+async fn all<F>(mut calls: impl Iterator<Item = F>) -> Result<(), ChunkError>
+where
+    F: Future<Output = Result<(), ChunkError>>,
+{
+    let mut under_way: FuturesUnordered<F> = calls.by_ref().take(AT_ONCE).collect();
+    while under_way.try_next().await?.is_some() {
+        under_way.extend(calls.next());
+    }
+    Ok(())
 }
 
 fn chunk(inode: InodeNumber, index: u64) -> ChunkId {

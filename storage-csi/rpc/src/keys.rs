@@ -9,6 +9,15 @@ use std::path::{Path, PathBuf};
 use chain_link::{PeerRole, StoragePeer};
 use link::handshake::{KEY_BYTES, Key};
 
+/// The UUID of a file system as people write it: 32 hexadecimal digits, not all of them 0, with or without dashes.
+#[must_use]
+pub fn file_system_uuid(text: &str) -> Option<u128> {
+    let digits: String = text.chars().filter(|letter| *letter != '-').collect();
+    let is_uuid = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = u128::from_str_radix(&digits, 16).ok();
+    number.filter(|number| is_uuid && *number != 0)
+}
+
 /// The keys that a program holds.
 #[derive(Clone, Debug)]
 pub struct StorageKeys {
@@ -61,8 +70,8 @@ impl StorageKeys {
         })
     }
 
-    /// The key between two parties, of which this program is one. What a stranger claims is good enough to choose a key:
-    /// he has to prove that he holds it.
+    /// The key between two parties, of which this program is one. What a peer claims is good enough to choose a key: it
+    /// has to prove that it holds it.
     pub fn between(&self, one: StoragePeer, other: StoragePeer) -> Result<&Key, KeyError> {
         let missing = |peer: StoragePeer| KeyError::Missing(peer.to_string());
         let is_client = |peer: StoragePeer| match peer.role() {
@@ -107,6 +116,22 @@ fn parse(text: &str) -> Option<[u8; KEY_BYTES]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_uuid_may_have_dashes_and_nothing_else() {
+        let uuid = file_system_uuid;
+        assert_eq!(uuid("00000000-0000-0000-0000-0000000000ff"), Some(255));
+        assert_eq!(uuid("000000000000000000000000000000ff"), Some(255));
+        for wrong in [
+            "",
+            "ff",
+            "+000000000000000000000000000000f",
+            &"0".repeat(32),
+            &"g".repeat(32),
+        ] {
+            assert_eq!(uuid(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn each_pair_of_roles_has_its_key() {

@@ -14,7 +14,7 @@ mod server;
 pub use chain_map::{MapFollower, WatchError, target_bytes, target_from};
 pub use client::{ConnectError, connect};
 pub use handshake::HandshakeError;
-pub use keys::{KeyError, StorageKeys};
+pub use keys::{KeyError, StorageKeys, file_system_uuid};
 pub use meta_client::{FileExtent, MetaClient, MetaError, NodeOwner};
 pub use server::{AuthenticatedStream, accept, peer, server};
 

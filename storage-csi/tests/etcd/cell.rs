@@ -9,16 +9,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chain_link::{ChainMap, PeerRole, StoragePeer};
+use chain_link::{PeerRole, StoragePeer};
 use craq::SessionId;
 use link::handshake::Key;
 use storage_client::{ClientOptions, StorageClient};
+use storage_csi::follow::follow;
 use storage_rpc::pb::manager::chain_manager_client::ChainManagerClient;
 use storage_rpc::pb::manager::{
     ChainSpec, CreateChainsRequest, EndSessionRequest, ListRequest, ListResponse,
-    OpenSessionRequest, WatchRequest,
+    OpenSessionRequest,
 };
-use storage_rpc::{MapFollower, RpcCredentials, StorageKeys, connect};
+use storage_rpc::{RpcCredentials, StorageKeys, connect};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -236,20 +237,7 @@ impl Cell {
         let client = Arc::new(StorageClient::start(options).unwrap());
         let follows = Arc::clone(&client);
         self.runtime.spawn(async move {
-            let mut follower = MapFollower::default();
-            loop {
-                follower.reconnect();
-                if let Ok(stream) = manager.watch(WatchRequest { service: 0 }).await {
-                    let mut stream = stream.into_inner();
-                    while let Ok(Some(message)) = stream.message().await {
-                        if let Some(map) = follower.take(message).unwrap() {
-                            let map: ChainMap = map.clone();
-                            follows.follow(Arc::new(map));
-                        }
-                    }
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            follow(manager, 0, |map| follows.follow(map)).await;
         });
         client
     }
