@@ -16,15 +16,16 @@ mod watchdog;
 use std::collections::HashMap;
 use std::env;
 use std::panic::resume_unwind;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ::cluster::tools::{self, Tools};
-use ::cluster::{NodeEngine, prerequisites};
+use ::cluster::{NodeEngine, command, prerequisites};
 use anyhow::{Context as _, Result};
 
 use crate::args::{Args, Usage};
+use crate::r#gen::root;
 use crate::{Verb, cluster, packages, rdma, report};
 use counts::Counts;
 use ledger::Row;
@@ -74,6 +75,9 @@ their logs. The exit status is 0 when every stage ran and no test failed.",
 
 /// The whole run ends itself after this long, so that whoever started it still gets the counts.
 const TIME_LIMIT: Duration = Duration::from_secs(80 * 60);
+
+/// What programs, images and a cluster of six nodes take together.
+const DISK_GIGABYTES: u64 = 30;
 
 /// So many of what took longest are shown at the end.
 const SHOWN: usize = 15;
@@ -196,12 +200,22 @@ fn run(mut args: Args) -> Result<ExitCode> {
         Tools::can_build(&[tools::of_tests(NodeEngine::here()), tools::of_csi()].concat())?;
     }
     println!("{}", plan()?.describe());
+    println!("disk: {}", disk()?);
     let started = Instant::now();
     let watchdog = Watchdog::start(TIME_LIMIT)?;
-    let (lines, counts, times) = run_all(&stages, &watchdog);
+    let AllEnded {
+        lines,
+        counts,
+        times,
+        failures,
+    } = run_all(&stages, &watchdog);
     println!("== what took longest");
     for row in ledger::slowest(&times, SHOWN) {
         report::line(&row.name(), "", row.elapsed());
+    }
+    if !failures.is_empty() {
+        println!("== what failed (disk: {})", disk()?);
+        failures.iter().for_each(|line| println!("  {line}"));
     }
     println!("== stages");
     for (name, how, elapsed) in lines {
@@ -241,10 +255,24 @@ fn install_packages() -> Result<()> {
 /// What the summary says of a stage.
 type Line = (&'static str, &'static str, Duration);
 
+/// What came of all stages.
+#[derive(Default)]
+struct AllEnded {
+    lines: Vec<Line>,
+    counts: Counts,
+    times: Vec<Row>,
+    /// Why stages failed, and the last that they printed.
+    failures: Vec<String>,
+}
+
 /// Runs the stages in order until one fails; the early ones begin as soon as the packages are there.
-fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts, Vec<Row>) {
-    let (mut lines, mut times) = (Vec::new(), Vec::new());
-    let mut counts = Counts::default();
+fn run_all(stages: &[Stage], watchdog: &Watchdog) -> AllEnded {
+    let AllEnded {
+        mut lines,
+        mut counts,
+        mut times,
+        mut failures,
+    } = AllEnded::default();
     let mut broken = false;
     thread::scope(|scope| {
         let mut early = HashMap::new();
@@ -276,6 +304,8 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts, Vec<Row
                 continue;
             };
             println!("xtask test: {} failed: {error:#}", stage.name);
+            failures.push(format!("{}: {error:#}", stage.name));
+            failures.extend(ended.last.into_iter().map(|line| format!("| {line}")));
             lines.push((stage.name, "FAILED", ended.elapsed));
             broken = true;
             if watchdog.over() {
@@ -286,5 +316,28 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> (Vec<Line>, Counts, Vec<Row
     });
     // A stage may fail without a test that failed: formatting, a build, the time limit.
     counts.failed = counts.failed.max(u64::from(broken));
-    (lines, counts, times)
+    AllEnded {
+        lines,
+        counts,
+        times,
+        failures,
+    }
+}
+
+/// What is free where the tests write most.
+fn disk() -> Result<String> {
+    let mut df = Command::new("df");
+    let free = command::run(df.args(["--block-size=GB", "--output=avail"]).arg(root()))?;
+    let free = free.lines().last().unwrap_or_default().trim();
+    let gigabytes: u64 = free
+        .trim_end_matches("GB")
+        .parse()
+        .with_context(|| format!("failed to read {free:?} of df"))?;
+    let few = match gigabytes < DISK_GIGABYTES {
+        true => ", which may be too few",
+        false => "",
+    };
+    Ok(format!(
+        "{gigabytes} GB are free{few}; from nothing, all tests need {DISK_GIGABYTES}"
+    ))
 }

@@ -207,7 +207,8 @@ impl NativeNode<'_> {
             return Ok(false);
         }
         let mut import = self.inside()?;
-        // Without --local the archive's bytes go through a service in containerd, at twice the cost.
+        // Without --local the archive's bytes go through a service in containerd, at twice the cost. A layer that is unpacked
+        // takes its room once.
         import
             .args([
                 "ctr",
@@ -216,6 +217,7 @@ impl NativeNode<'_> {
                 "images",
                 "import",
                 "--local",
+                "--discard-unpacked-layers",
             ])
             .arg(archive);
         command::run(&mut import)?;

@@ -184,6 +184,11 @@ pub const REAL: &[Scenario] = &[
         Needs::Alone(3),
         validation::network::slow_link_fails_the_node_that_is_the_cause
     ),
+    scenario!(Needs::Alone(0), volumes::costs::claims_can_be_used_soon),
+    scenario!(
+        Needs::Alone(0),
+        volumes::costs::storage_at_rest_takes_little
+    ),
     scenario!(
         Needs::Alone(0),
         volumes::faults::lost_storage_node_stops_writes_until_it_is_back

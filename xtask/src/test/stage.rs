@@ -1,5 +1,6 @@
 //! One stage of the tests: a command in a process group of its own, whose output is shown and counted.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
@@ -23,9 +24,14 @@ pub(super) struct Stage {
     pub(super) early: bool,
 }
 
+/// Of a stage that failed, so many lines are shown again at the end: what is printed meanwhile may be long.
+const LAST_LINES: usize = 25;
+
 /// What came of a stage.
 pub(super) struct Ended {
     pub(super) result: Result<()>,
+    /// The last lines that it printed.
+    pub(super) last: VecDeque<String>,
     pub(super) counts: Counts,
     pub(super) made: Made,
     pub(super) elapsed: Duration,
@@ -39,14 +45,20 @@ impl Stage {
         let started = Instant::now();
         let (mut counter, mut made) = (Counter::default(), Made::default());
         let mut times = Times::default();
+        let mut last = VecDeque::new();
         let result = self.show(watchdog, |line| {
             counter.read(line);
             made.read(line);
             times.read(line);
             println!("{line}");
+            if last.len() == LAST_LINES {
+                last.pop_front();
+            }
+            last.push_back(line.to_owned());
         });
         Ended {
             result,
+            last,
             counts: counter.counts(),
             made,
             elapsed: started.elapsed(),
@@ -144,6 +156,7 @@ mod tests {
         fs::remove_dir(&done).unwrap();
         assert!(ended.result.is_err());
         assert_eq!((ended.counts.passed, ended.counts.failed), (1, 1));
+        assert_eq!(ended.last, ["test a ... ok", "test b ... FAILED"]);
     }
 
     #[test]

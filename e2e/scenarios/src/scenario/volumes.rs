@@ -1,4 +1,4 @@
-//! Volumes of the chart's own storage: claimed, shared, refused. What breaks them is in `faults`.
+//! Volumes of the chart's own storage: claimed, shared, refused. What breaks them is in `faults`, what they cost in `costs`.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::pods::{DATA, Pods};
 use crate::scenario::START;
 
+pub mod costs;
 pub mod faults;
 mod writer;
 

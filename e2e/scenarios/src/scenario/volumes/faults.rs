@@ -262,13 +262,13 @@ pub async fn spoiled_replica_is_never_read(context: Context) -> Result<()> {
         START,
     )
     .await?;
-    // Of the replica on one node, the first mark becomes another.
+    // Of the replica on one node, each first mark becomes another: blocks that are free again still hold older ones.
     let targets = with_label(&context, TARGETS).await?;
     let target = targets.first().context("no node has replicas")?;
     let file = "/var/lib/fireflyer/storage/fireflyer-target";
     let spoils = format!(
-        "at=$(grep -abo -m 1 '{mark} 1$' {file} | head -n 1 | cut -d : -f 1) && \
-         printf XXXXX | dd of={file} bs=1 seek=$at conv=notrunc,fsync 2> /dev/null && echo spoiled at $at"
+        "for at in $(grep -abo '{mark} 1$' {file} | cut -d : -f 1); do \
+         printf XXXXX | dd of={file} bs=1 seek=$at conv=notrunc 2> /dev/null && echo spoiled at $at; done; sync {file}"
     );
     let said = context
         .cluster
