@@ -37,8 +37,8 @@ pub use edit::{BadBlock, BlockPlan, OldBlock, StateEdit};
 pub use read::{ReadGuard, ReadPiece, ReadPlan, Which};
 pub use recovery::{RecoveryError, RecoveryStep, RecoverySummary, StoreRecovery};
 pub use store::{
-    Change, ChunkStore, ChunkView, Durable, JournalBatch, PrepareTicket, Refused, StateView,
-    StoreUsage,
+    BatchDue, Change, ChunkStore, ChunkView, Durable, JournalBatch, PrepareTicket, Refused,
+    StateView, StoreUsage,
 };
 pub use superblock::{DiskWrite, Geometry, GeometryError, Superblock, SuperblockError};
 

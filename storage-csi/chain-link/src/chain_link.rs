@@ -36,6 +36,8 @@ pub struct ReceivedFrame {
     pub chain: u64,
     /// At which version its sender has the chain.
     pub version: u64,
+    /// How many bytes of a chunk are in it.
+    pub bytes: usize,
     pub frame: ChainFrame<ChunkBytes>,
 }
 
@@ -163,6 +165,7 @@ impl ChainLink {
         Ok(ReceivedFrame {
             chain: header.chain,
             version: header.version,
+            bytes: header.chunk_bytes(),
             frame,
         })
     }

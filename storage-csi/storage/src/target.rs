@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range};
 
 use chunk_store::{
-    BadBlock, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket, ReadGuard,
-    ReadPlan, Refused, StateEdit, StateVersion, StateView, StoreUsage, Which,
+    BadBlock, BatchDue, BlockPlan, Change, ChunkKey, ChunkStore, JournalBatch, PrepareTicket,
+    ReadGuard, ReadPlan, Refused, StateEdit, StateVersion, StateView, StoreUsage, Which,
 };
 use craq::{
     ChainRefusal, ChunkId, ChunkState, Chunks, Edit, PendingContent, Records, Update, Version,
@@ -183,6 +183,12 @@ impl<P> Target<P> {
     /// The next blocks to write.
     pub fn take_job(&mut self) -> Option<WriteJob<P>> {
         self.jobs.pop_front()
+    }
+
+    /// How much the next batch matters.
+    #[must_use]
+    pub fn batch_due(&self) -> BatchDue {
+        self.store.batch_due()
     }
 
     /// The next batch to write and flush, with all blocks that were written before.

@@ -30,6 +30,20 @@ pub enum Change {
     Discarded,
 }
 
+/// Who waits for the next batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchDue {
+    /// There is none, or one is on its way.
+    Never,
+    /// Nobody: it may wait for more, so that one flush does for all.
+    Later,
+    /// Whoever wants a state to be durable, or blocks to be free.
+    Now,
+}
+
+/// Where fewer blocks than this share are free, those that the next batch frees are waited for.
+const FREE_SHARE: usize = 8;
+
 /// A change that outlives a power cut from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durable {
@@ -60,10 +74,23 @@ struct Draft {
 }
 
 impl ChunkStore {
+    /// How much the next batch matters.
+    #[must_use]
+    pub fn batch_due(&self) -> BatchDue {
+        let blocks = self.superblock.geometry().blocks as usize;
+        if self.is_failed || self.in_flight.is_some() || self.queue.is_empty() {
+            BatchDue::Never
+        } else if self.undurable > 0 || self.blocks.free() < blocks / FREE_SHARE {
+            BatchDue::Now
+        } else {
+            BatchDue::Later
+        }
+    }
+
     /// The next batch. None if there is nothing to write, or if one is on its way: ask again after each flush, since a
     /// batch does not always hold all that has changed.
     pub fn take_batch(&mut self) -> Option<JournalBatch> {
-        if self.is_failed || self.in_flight.is_some() || self.queue.is_empty() {
+        if self.batch_due() == BatchDue::Never {
             return None;
         }
         let cleaning = self.journal.cleaning();

@@ -15,7 +15,7 @@ use crate::record::{Record, State, record_bytes};
 use crate::superblock::Superblock;
 use crate::{ChunkKey, StateVersion};
 use batches::InFlight;
-pub use batches::{Change, Durable, JournalBatch};
+pub use batches::{BatchDue, Change, Durable, JournalBatch};
 use chunk::{Chunk, Pending};
 use edits::Open;
 pub use edits::PrepareTicket;

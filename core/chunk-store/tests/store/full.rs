@@ -1,6 +1,6 @@
 //! A disk without room: writes are refused, what makes room is not, and the room comes back.
 
-use chunk_store::{ChunkKey, Refused, StateEdit, StateVersion, Which};
+use chunk_store::{BatchDue, ChunkKey, Refused, StateEdit, StateVersion, Which};
 use sim::Rng;
 
 use crate::shell::{Shell, geometry};
@@ -232,4 +232,36 @@ fn a_batch_under_way_counts_too() {
         shell.cut_power();
         shell.open().unwrap().expect("STORE-5");
     }
+}
+
+#[test]
+fn a_batch_is_waited_for_where_it_makes_something_durable_or_frees_what_is_scarce() {
+    let mut shell = Shell::new(&mut Rng::new(1), geometry(16, 64));
+    assert_eq!(shell.store.batch_due(), BatchDue::Never);
+    shell.edit(1, 1, None, all(4096), &[1; 4096]).unwrap();
+    assert_eq!(shell.store.batch_due(), BatchDue::Now);
+    shell.write_batch().unwrap();
+    assert_eq!(shell.store.batch_due(), BatchDue::Never);
+    shell.flush().unwrap();
+    shell.store.commit(ChunkKey(1), StateVersion(1)).unwrap();
+    assert_eq!(shell.store.batch_due(), BatchDue::Later);
+    // With the next content it goes as well.
+    shell.edit(2, 1, None, all(4096), &[2; 4096]).unwrap();
+    assert_eq!(shell.store.batch_due(), BatchDue::Now);
+    shell.sync();
+    assert_eq!(shell.store.batch_due(), BatchDue::Never);
+    for id in 3..16 {
+        shell
+            .put(id, 1, None, all(4096), &[id as u8; 4096])
+            .unwrap();
+    }
+    shell.edit(16, 1, None, all(4096), &[16; 4096]).unwrap();
+    shell.sync();
+    shell.store.commit(ChunkKey(16), StateVersion(1)).unwrap();
+    assert_eq!(
+        shell.store.batch_due(),
+        BatchDue::Now,
+        "{} blocks are free",
+        shell.store.usage().free_blocks
+    );
 }

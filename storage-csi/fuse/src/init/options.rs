@@ -30,6 +30,8 @@ impl InitFlags {
     pub const HANDLE_KILLPRIV_V2: Self = Self(1 << 28);
     /// The flags from 32 on count.
     pub(super) const INIT_EXT: Self = Self(1 << 30);
+    /// A file whose content is not cached can be mapped shared all the same (since Linux 6.6).
+    pub const DIRECT_IO_ALLOW_MMAP: Self = Self(1 << 36);
     /// Requests that are not answered can be asked for again (since Linux 6.9).
     pub const HAS_RESEND: Self = Self(1 << 39);
 
@@ -104,6 +106,7 @@ impl ConnectionOptions {
             | InitFlags::PARALLEL_DIROPS
             | InitFlags::MAX_PAGES
             | InitFlags::INIT_EXT
+            | InitFlags::DIRECT_IO_ALLOW_MMAP
             | InitFlags::HAS_RESEND;
         for (is_wanted, flag) in [
             (self.truncates_on_open, InitFlags::ATOMIC_O_TRUNC),

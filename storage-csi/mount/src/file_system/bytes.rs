@@ -52,13 +52,18 @@ impl FileSystem {
             self.say_all(inode).await?;
         }
         let opened = self.names.open(inode, open).await?;
-        let opened = self.opened(&open, &opened).await?;
+        let opened = self.opened(flags, &open, &opened).await?;
         answer(replier, &Answer::Opened(opened));
         Ok(())
     }
 
     /// Keeps a file that was opened.
-    pub(super) async fn opened(&self, open: &WantedHandle, opened: &OpenedFile) -> Outcome<Opened> {
+    pub(super) async fn opened(
+        &self,
+        flags: u32,
+        open: &WantedHandle,
+        opened: &OpenedFile,
+    ) -> Outcome<Opened> {
         let inode = opened.attributes.inode;
         let layout = opened.attributes.layout;
         let layout = layout.ok_or(Failed::NoLayout)?;
@@ -68,6 +73,9 @@ impl FileSystem {
             self.trim(inode, trim).await?;
         }
         Ok(Opened {
+            // Whoever wants no cache may write in several places at once; the kernel sends one write at a time otherwise.
+            direct_io: OFlags::from_bits_retain(flags).contains(OFlags::DIRECT),
+            parallel_direct_writes: true,
             // What it has written is said when it is closed.
             no_flush: open.bound.is_none(),
             ..Opened::new(FileHandle(number))

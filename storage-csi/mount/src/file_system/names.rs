@@ -203,7 +203,7 @@ impl FileSystem {
     ) -> Outcome<()> {
         let open = self.wanted_handle(flags);
         let created = self.names.create(parent, name, owner, open).await?;
-        let opened = self.opened(&open, &created).await?;
+        let opened = self.opened(flags, &open, &created).await?;
         let named = self.numbers.named(&self.seen_here(created.attributes));
         answer(replier, &Answer::Created(named, opened));
         Ok(())

@@ -28,6 +28,8 @@ use targets::Targets;
 const SLEEP: Duration = Duration::from_millis(500);
 /// Frames of a link that are handled before the next link's.
 const FRAMES_AT_ONCE: usize = 64;
+/// Only one of those that have more bytes than this: it goes on to the next member while the next comes.
+const LARGE_BYTES: usize = 64 << 10;
 /// Requests of clients that are not answered. Nothing more is read from clients then.
 const MOST_REQUESTS: usize = 4096;
 /// Bytes of those of them that write. More are refused for now, so that reads go on while a chain waits for a member. What
@@ -121,7 +123,11 @@ impl Engine {
 
     fn sleep(&mut self) -> io::Result<()> {
         let hears_clients = self.requests.len() < MOST_REQUESTS;
-        self.links.wait(&self.wakes, hears_clients, SLEEP)
+        let most = self
+            .targets
+            .next_write()
+            .map_or(SLEEP, |next| next.min(SLEEP));
+        self.links.wait(&self.wakes, hears_clients, most)
     }
 
     /// Handles what has come. False: the service ends.
@@ -147,7 +153,11 @@ impl Engine {
                 let Some(frame) = self.links.receive(source) else {
                     break;
                 };
+                let is_large = frame.bytes > LARGE_BYTES;
                 self.received(source, frame);
+                if is_large {
+                    break;
+                }
             }
         }
         self.requests_of_gone_clients();
@@ -193,6 +203,7 @@ impl Engine {
             chain,
             version,
             frame,
+            ..
         } = received;
         let Ok(chain) = u32::try_from(chain) else {
             return;

@@ -6,9 +6,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use chain_link::{Buffers, ChunkBytes, MappedChain};
-use chunk_store::{ReadGuard, ReadPlan, RecoverySummary};
+use chunk_store::{BatchDue, ReadGuard, ReadPlan, RecoverySummary};
 use craq::{ChainMember, ChainRefusal, ChunkId, Effect, Input, Place, TargetId, Version};
 use link::wake_fd::WakeFd;
 use tracing::{error, info};
@@ -18,6 +19,10 @@ use crate::io::{DiskDone, DiskRead, DiskThreads, Done, Failure};
 use crate::service::{ServiceError, ServiceTarget, TargetStatus};
 use crate::target::{ContentRead, Target, TargetEvent, WriteJob};
 
+/// How long after the last batch one is taken that nobody waits for. That a content is committed is the most frequent reason
+/// for one, and goes with the next content that is written.
+const LATER: Duration = Duration::from_millis(20);
+
 /// A target, its threads, and its members of chains.
 #[derive(Debug)]
 struct Open {
@@ -25,6 +30,8 @@ struct Open {
     target: Target<ChunkBytes>,
     threads: DiskThreads<ReadOf>,
     block_bytes: u64,
+    /// When its last batch was taken.
+    batched: Instant,
     members: BTreeMap<u32, ChainMember<ChunkBytes>>,
     failed: Option<String>,
 }
@@ -71,6 +78,7 @@ impl Targets {
                 target: Target::new(store),
                 threads,
                 block_bytes,
+                batched: Instant::now(),
                 members: BTreeMap::new(),
                 failed: None,
             });
@@ -245,9 +253,28 @@ impl Targets {
             while let Some(job) = open.target.take_job() {
                 open.threads.write(job);
             }
-            if let Some(batch) = open.target.take_batch() {
+            if open.batch_in() == Some(Duration::ZERO)
+                && let Some(batch) = open.target.take_batch()
+            {
+                open.batched = Instant::now();
                 open.threads.flush(batch);
             }
+        }
+    }
+
+    /// How long it is until there is something to write, if nothing happens.
+    pub(super) fn next_write(&self) -> Option<Duration> {
+        self.open.iter().filter_map(Open::batch_in).min()
+    }
+}
+
+impl Open {
+    /// How long the next batch waits; nothing if there is none.
+    fn batch_in(&self) -> Option<Duration> {
+        match self.target.batch_due() {
+            BatchDue::Never => None,
+            BatchDue::Later => Some(LATER.saturating_sub(self.batched.elapsed())),
+            BatchDue::Now => Some(Duration::ZERO),
         }
     }
 }
