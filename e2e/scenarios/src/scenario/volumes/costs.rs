@@ -78,7 +78,7 @@ pub async fn storage_at_rest_takes_little(context: Context) -> Result<()> {
         ("meta", "^/usr/bin/storage-csi .* meta "),
         ("controller", "^/usr/bin/storage-csi .* controller "),
         ("etcd", "^/usr/local/bin/etcd .*--name=fireflyer"),
-        ("csi-provisioner", "csi-provisioner .*csi.fireflyer.dev"),
+        ("csi-provisioner", "^/csi-provisioner "),
     ];
     let mut before = Vec::new();
     for (name, pattern) in all {
