@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::bars::{self, Short};
-use crate::case::mib;
-use crate::limits;
-use crate::results::{Results, is_noisy};
+use crate::hfreduce::bars::{self, Short};
+use crate::hfreduce::case::mib;
+use crate::hfreduce::limits;
+use crate::hfreduce::results::{Results, is_noisy};
 
 /// What the columns mean.
 const LEGEND: &str = "

@@ -6,13 +6,13 @@ mod stable;
 use std::fmt;
 use std::time::Duration;
 
-use crate::case::{
+use crate::hfreduce::case::{
     Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load, STEP_SHAPE,
     Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
 };
-use crate::limits::Limit;
+use crate::hfreduce::limits::Limit;
+use crate::hfreduce::results::{LimitSample, Results, is_noisy};
 use crate::machine;
-use crate::results::{LimitSample, Results, is_noisy};
 pub(crate) use stable::costs;
 
 /// What is wanted of a value.

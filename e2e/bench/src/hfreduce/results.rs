@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::case::{Case, Contender};
-use crate::gang::Figures;
-use crate::limits::Limit;
+use crate::hfreduce::case::{Case, Contender};
+use crate::hfreduce::gang::Figures;
+use crate::hfreduce::limits::Limit;
 use cluster::processors::NOISY;
 
 /// A limit in one round.
