@@ -25,6 +25,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::bar;
 pub(crate) use crate::hfreduce::args::Args;
 use crate::hfreduce::args::Need;
 use crate::hfreduce::bars::Short;
@@ -32,9 +33,10 @@ use crate::hfreduce::case::{Case, Contender, DType, Exchange, Player, Transport,
 use crate::hfreduce::gang::{Figures, Gang};
 use crate::hfreduce::limits::Limits;
 use crate::hfreduce::mpi::Library;
-use crate::hfreduce::results::{LimitSample, Results, Waiting, is_noisy};
+use crate::hfreduce::results::{Results, Waiting, is_noisy};
 use crate::machine;
 use crate::network::Network;
+use crate::sample::Sample;
 
 /// Most nodes of any case.
 const NODES: usize = 4;
@@ -159,7 +161,7 @@ impl Field {
         for limit in limits::ALL {
             let (value, others, quiet) = limits.measure(limit, &self.network, self.args.gate())?;
             println!("  {:<50} {value:>9.2} GB/s", limit.to_string());
-            let sample = LimitSample {
+            let sample = Sample {
                 value,
                 others,
                 quiet,
@@ -286,7 +288,7 @@ impl Field {
             "machine": facts,
             "versions": self.versions(),
             "results": self.results.json(),
-            "bars": table::bars_json(&self.results),
+            "bars": bar::json(&bars::all(&self.results)),
             "costs": table::costs_json(&self.results),
         });
         let text = serde_json::to_string_pretty(&all).context("failed to write the results")?;

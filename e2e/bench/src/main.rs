@@ -7,10 +7,12 @@
     reason = "a bench talks to a person"
 )]
 
+mod bar;
 mod hfreduce;
 mod machine;
 mod network;
 mod process;
+mod sample;
 mod trainer;
 
 use std::process::ExitCode;
