@@ -13,6 +13,7 @@ mod machine;
 mod network;
 mod process;
 mod sample;
+mod storage;
 mod trainer;
 
 use std::process::ExitCode;
@@ -30,11 +31,18 @@ struct Cli {
 enum Bench {
     /// HFReduce next to its rivals.
     Hfreduce(hfreduce::Args),
+    /// The file system on three nodes next to what its disks and links can do.
+    Storage(storage::Args),
+    /// Programs of I/O, in processes of their own.
+    #[command(subcommand, hide = true)]
+    StoragePart(storage::Part),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().bench {
         Bench::Hfreduce(args) => hfreduce::start(args),
+        Bench::Storage(args) => storage::start(&args),
+        Bench::StoragePart(part) => part.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ for mount in dev proc tmp opt/site; do mkdir -p "$root/$mount"; done
 mount --rbind /dev "$root/dev"
 mount --rbind /proc "$root/proc"
 mount -t tmpfs tmpfs "$root/tmp"
-mkdir "$root/tmp/bench"; mount --bind "$folder" "$root/tmp/bench"
+mkdir "$root/tmp/bench"; mount --rbind "$folder" "$root/tmp/bench"
 if [ -n "$site" ]; then mount --bind "$site" "$root/opt/site"; fi
 cd "$root"
 exec chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 OMP_NUM_THREADS=1 \
