@@ -33,11 +33,11 @@ const TMPFS: i64 = 0x0102_1994;
 /// What the figures are.
 const LEGEND: &str = "
 A rate is of a whole file, opened and closed, in MB/s of 10^6 bytes; blocks of 1 MiB with O_DIRECT, as many on their way as the
-depth says, over a file that was written before. Bars are medians of the rounds' own ratios. ! = noisy: the machine did not
-become quiet, or others used more than 8 % of it. Disk: the same program over a file on the same disk. Loop: the same program
-over the least file system, whose writes go over three relays to three files on that disk and whose reads come from the
-first: no checksums, no flush, no recovery. All replicas and all floors lie on one disk, and the nodes share this machine's
-cores: ratios hold, rates do not travel.";
+depth says, over a file and on blocks of the disk that were written before, again and again for 0.6 s. Bars are medians of the
+rounds' own ratios. ! = noisy: the machine did not become quiet, or others used more than 8 % of it. Disk: the same program over
+a file on the same disk. Loop: the same program over the least file system, whose writes go over three relays to three files on
+that disk and whose reads come from the first: no checksums, no flush, no recovery. cp and torch.save write new files, from
+memory. All replicas and all floors lie on one disk, and the nodes share this machine's cores: ratios hold, rates do not travel.";
 
 /// Measures, in namespaces of its own: cables and mounts end with it.
 pub(crate) fn start(args: &Args) -> Result<()> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ::cluster::paths;
 use ::cluster::prerequisites::{self, is_root};
 use ::cluster::tools::Tools;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 
 use crate::args::Args;
 use crate::images::{self, trainer};
@@ -14,11 +14,15 @@ use crate::{child, cluster, packages, python};
 
 /// The kernel gives mounts away there.
 const FUSE: &str = "/dev/fuse";
+/// The word of `--only` that needs the trainer's root.
+const SAVES: &str = "torch.save";
 
 pub(super) fn run(mut args: Args) -> Result<ExitCode> {
     let scratch = args.option("--scratch")?.map(PathBuf::from);
     let scratch =
         scratch.map_or_else(|| Ok(paths::cache()?.join("bench")), Ok::<_, anyhow::Error>)?;
+    let only = args.clone().option("--only")?;
+    let saves = only.is_none_or(|only| only.split(',').any(|word| word.trim() == SAVES));
     if !is_root() {
         return Ok(cluster::ask_for_root(
             "The nodes are network namespaces, which only root may make.",
@@ -43,7 +47,12 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode> {
     bench.arg("--scratch").arg(scratch);
     bench.arg("--storage-csi").arg(storage_csi);
     bench.arg("--etcd").arg(etcd);
-    let trainer = match trainer_root() {
+    let trainer = match saves {
+        true => trainer_root(),
+        false => Err(anyhow!("not in this run")),
+    };
+    // What cannot be prepared is left out, with the reason.
+    let trainer = match trainer {
         Ok(root) => root.display().to_string(),
         Err(why) => format!("!{why:#}"),
     };

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::args::Args;
 use super::idle::Idle;
-use super::mounted::Ours;
+use super::mounted::{Ours, TARGET_BYTES};
 use super::quantity::{Access, Group, Quantity, Way, of_round};
 use super::relays::{Relays, part_on};
 use super::results::{Results, line};
@@ -26,6 +26,8 @@ const NODES: usize = 4;
 /// Small operations of a round; with `--quick` fewer.
 const SMALL_COUNT: usize = 200;
 const SMALL_COUNT_QUICK: usize = 50;
+/// A file is written or read again until this has passed; the median counts.
+const MEASURED: Duration = Duration::from_millis(600);
 /// The file that is written and read in blocks.
 const BLOCKS_FILE: &str = "blocks";
 const COPY_FILE: &str = "copy";
@@ -100,12 +102,25 @@ impl<'a> Field<'a> {
             scratch,
         };
         if !of_round(&field.groups).is_empty() {
-            for way in [Way::Disk, Way::Loop, Way::Ours] {
-                field.blocks(Access::Write, 1, way, &[])?;
-                field.blocks(Access::Read, 1, way, &["--check"])?;
-            }
+            field.prepare()?;
         }
         Ok(field)
+    }
+
+    /// Writes all files once, and compares what is read. A disk takes longer for blocks that were never written, so whatever
+    /// is measured finds written ones: ours never writes where the bytes of before are, and goes once round its targets.
+    fn prepare(&self) -> Result<()> {
+        for way in [Way::Disk, Way::Loop, Way::Ours] {
+            let times = match way {
+                Way::Disk | Way::Loop => 1,
+                Way::Ours => TARGET_BYTES.div_ceil(self.args.file_bytes()),
+            };
+            for _ in 0..times {
+                self.blocks(Access::Write, 1, way, &[])?;
+            }
+            self.blocks(Access::Read, 1, way, &["--check"])?;
+        }
+        Ok(())
     }
 
     /// Measures everything once.
@@ -161,8 +176,12 @@ impl<'a> Field<'a> {
     fn measure(&self, quantity: Quantity) -> Result<f64> {
         match quantity {
             Quantity::Sequential(access, depth, way) => {
-                let seconds = self.blocks(access, depth, way, &[])?;
-                Ok(self.rate(seconds))
+                let mut runs = Vec::new();
+                while runs.iter().sum::<f64>() < MEASURED.as_secs_f64() {
+                    runs.push(self.blocks(access, depth, way, &[])?);
+                }
+                let median = middle(&runs, |seconds| *seconds).context("no runs")?;
+                Ok(self.rate(*median))
             }
             Quantity::Copy => self.copy(),
             Quantity::TorchSave => self.torch_save(),

@@ -14,9 +14,9 @@ use crate::network::{Namespace, Network};
 const VOLUME: &str = "bench";
 /// What a pool of three targets has by default.
 const CHAINS: u32 = 8;
-/// Room for the files of three rounds, whose deleted ones are freed within a minute.
-const TARGET_BYTES: u64 = 3 << 30;
-const VOLUME_BYTES: u64 = 2 << 30;
+/// Room for the files of a few rounds, whose deleted ones are freed within a minute.
+pub(super) const TARGET_BYTES: u64 = 2 << 30;
+const VOLUME_BYTES: u64 = 3 << 29;
 
 /// The file system.
 #[derive(Debug)]
