@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what the hot parts cost here, as ratios to a limit measured in the same run.
 
 mod hfreduce;
+mod storage;
 mod validation;
 
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ pub(crate) const VERB: Verb = Verb {
 const USAGE: &str = "
 Usage: cargo xtask bench [SUITE]
 
-Suites (default: all but the last three):
+Suites (default: all but the last four):
   kernels    reduce kernels of each instruction set, against memcpy
   loopback   all-reduce between sidecars in one process, against memcpy
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
@@ -31,6 +32,7 @@ Suites (default: all but the last three):
   validation the validator's figures against those of plain C programs, in pairs that take turns
   calls      what a call of a collective costs the trainer's thread, in microseconds (root, for the trainer's root)
   hfreduce   all-reduce between sidecars in namespaces, against Gloo, Open MPI, Intel MPI and the machine's limits
+  storage    the file system on three nodes in namespaces, against this machine's disk, relays behind FUSE, and journals
 
 `hfreduce` needs root for namespaces. It installs Gloo in the trainer's root, Open MPI from Debian and Intel MPI from Intel's
 wheels. One that cannot be installed is reported as `not run`. Options of `hfreduce`:
@@ -39,6 +41,14 @@ wheels. One that cannot be installed is reported as `not run`. Options of `hfred
   --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `ddp`
                    for training steps, `waiting` for what waiting costs
   --gate SECONDS   longest wait for a quiet machine before each measurement (20)
+  --json FILE      everything, each round by itself
+
+`storage` needs root, /dev/fuse and etcd's program (`cargo xtask cluster tools`), else it says `not run`. Its options:
+  --quick          one round, with files of 64 MiB
+  --rounds N       interleaved rounds (3; with --quick 1)
+  --only WORDS     what has one of these words: write,read,cp,torch.save,cat,fsync,create,idle
+  --gate SECONDS   longest wait for a quiet machine in a round (20)
+  --scratch FOLDER folder on the disk that is measured (the bench's cache)
   --json FILE      everything, each round by itself
 
 `validation` needs a C compiler, else it says `not run`. It leaves out pairs during which others used the machine, if it gets
@@ -131,6 +141,9 @@ fn run(mut args: Args) -> Result<ExitCode> {
     let wanted = args.positional();
     if wanted.as_deref() == Some("hfreduce") {
         return hfreduce::run(args);
+    }
+    if wanted.as_deref() == Some("storage") {
+        return storage::run(args);
     }
     if wanted.as_deref() == Some("validation") {
         return validation::run(args);

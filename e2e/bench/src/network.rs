@@ -28,18 +28,30 @@ pub(crate) struct Network {
     next_port: AtomicU16,
 }
 
-/// A network namespace: that of a process which waits for the end of its input.
+/// A network namespace: that of a process which waits for the end of its input, or this process's own.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    holder: Child,
+    holder: Option<Child>,
     /// Its address on the bridge.
     pub(crate) address: String,
 }
 
 impl Network {
-    /// Nodes on one bridge.
+    /// Nodes on one bridge, which is in a namespace of its own.
     pub(crate) fn star(nodes: usize) -> Result<Self> {
-        let hub = Namespace::new(HUB.to_owned())?;
+        Self::around(Namespace::new(HUB.to_owned())?, nodes)
+    }
+
+    /// Nodes on one bridge, which is in the namespace of this process: it reaches them. The namespace has to be its own.
+    pub(crate) fn star_here(nodes: usize) -> Result<Self> {
+        let hub = Namespace {
+            holder: None,
+            address: HUB.to_owned(),
+        };
+        Self::around(hub, nodes)
+    }
+
+    fn around(hub: Namespace, nodes: usize) -> Result<Self> {
         hub.ip(&format!(
             "link set lo up\nlink add {BRIDGE} type bridge\naddr add {HUB}/24 dev {BRIDGE}\nlink set {BRIDGE} up\n"
         ))?;
@@ -50,7 +62,7 @@ impl Network {
         };
         for node in 0..nodes {
             let own = Namespace::new(format!("192.0.2.{}", 10 + node))?;
-            let (port, holder) = (format!("port{node}"), own.holder.id());
+            let (port, holder) = (format!("port{node}"), own.process());
             network.hub.ip(&format!(
                 "link add {port} type veth peer name {INTERFACE} netns {holder}\nlink set {port} master {BRIDGE} up\n"
             ))?;
@@ -84,7 +96,17 @@ impl Namespace {
             let echoed = output.read_exact(&mut [0]);
             echoed.context("failed to make a network namespace")?;
         }
-        Ok(Self { holder, address })
+        Ok(Self {
+            holder: Some(holder),
+            address,
+        })
+    }
+
+    /// A process that is in it for as long as it is there.
+    fn process(&self) -> u32 {
+        self.holder
+            .as_ref()
+            .map_or_else(std::process::id, Child::id)
     }
 
     /// A program that runs in here; its process is the one that is started.
@@ -97,7 +119,7 @@ impl Namespace {
 
     /// The file that stands for it.
     pub(crate) fn file(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
+        PathBuf::from(format!("/proc/{}/ns/net", self.process()))
     }
 
     fn ip(&self, commands: &str) -> Result<()> {
@@ -120,8 +142,10 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // It ends with its input anyway.
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
+        if let Some(holder) = &mut self.holder {
+            // It ends with its input anyway.
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
     }
 }

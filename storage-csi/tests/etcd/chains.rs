@@ -4,15 +4,36 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use craq::{ChainCall, ChainOutcome, ChunkId, Edit};
-use storage_client::StorageClient;
+use chain_link::PeerRole;
+use craq::{ChainCall, ChainOutcome, ChunkId, Edit, SessionId};
+use storage_cell::{FILE_SYSTEM, LIMIT, StorageCell, clients_key};
+use storage_client::{ClientOptions, StorageClient};
+use storage_csi::follow::follow;
 
-use crate::cell::{Cell, LIMIT};
+use crate::start_cell;
 
 const CHAIN: u32 = 1;
+const CHUNK_BYTES: u32 = 1 << 20;
 
 fn chunk(index: u64) -> ChunkId {
     ChunkId { file: 7, index }
+}
+
+/// A client that follows the manager's map.
+fn start_client(cell: &StorageCell, name: &str) -> Arc<StorageClient> {
+    let options = ClientOptions {
+        file_system: FILE_SYSTEM,
+        session: SessionId(cell.open_session(name)),
+        key: clients_key(),
+        chunk_bytes: CHUNK_BYTES,
+        traffic_class: 0,
+    };
+    let client = Arc::new(StorageClient::start(options).unwrap());
+    let (follows, manager) = (Arc::clone(&client), cell.manager(PeerRole::Client));
+    cell.runtime.spawn(async move {
+        follow(manager, 0, |map| follows.follow(map)).await;
+    });
+    client
 }
 
 fn write(client: &StorageClient, index: u64, bytes: &[u8]) {
@@ -46,8 +67,8 @@ fn content(index: u64, round: u64) -> Vec<u8> {
 /// Writers go on while head, middle and tail are killed and come back; each chunk ends as its last writer left it.
 pub(crate) fn three_services_keep_what_was_written_when_each_is_killed_under_load(etcd: &Path) {
     const WRITERS: u64 = 4;
-    let mut cell = Cell::start(etcd);
-    let client = cell.client("writer");
+    let mut cell = start_cell(etcd);
+    let client = start_client(&cell, "writer");
     let is_over = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));
     let writers: Vec<_> = (0..WRITERS)
@@ -78,7 +99,7 @@ pub(crate) fn three_services_keep_what_was_written_when_each_is_killed_under_loa
         goes_on();
     }
     is_over.store(true, Ordering::Relaxed);
-    let other = cell.client("reader");
+    let other = start_client(&cell, "reader");
     for (index, writer) in writers.into_iter().enumerate() {
         let round = writer.join().unwrap();
         for _ in 0..3 {
@@ -90,8 +111,8 @@ pub(crate) fn three_services_keep_what_was_written_when_each_is_killed_under_loa
 
 /// Neither is needed by a chain that is whole; a service that comes back needs both.
 pub(crate) fn a_manager_and_etcd_may_be_away_while_chains_serve(etcd: &Path) {
-    let mut cell = Cell::start(etcd);
-    let client = cell.client("writer");
+    let mut cell = start_cell(etcd);
+    let client = start_client(&cell, "writer");
     write(&client, 0, b"before");
     cell.etcd.kill();
     cell.restart_manager();

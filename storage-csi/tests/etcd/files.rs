@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::cell::{Cell, LIMIT, Mounted};
+use storage_cell::{LIMIT, Mounted};
+
+use crate::start_cell;
 
 /// Runs a shell command in a mount; what it printed.
 fn run(mounted: &Mounted, command: &str) -> String {
@@ -32,7 +34,7 @@ fn start(mounted: &Mounted, command: &str) -> Child {
 
 /// Close-to-open: who opens a file after it was closed elsewhere reads what was written there.
 pub(crate) fn two_mounts_share_what_is_closed(etcd: &Path) {
-    let cell = Cell::start(etcd);
+    let cell = start_cell(etcd);
     let (one, other) = (cell.mount("one", "shared"), cell.mount("other", "shared"));
     run(
         &one,
@@ -73,7 +75,7 @@ pub(crate) fn two_mounts_share_what_is_closed(etcd: &Path) {
 
 /// Files come out whole, whoever is killed under them, and nobody sees an error.
 pub(crate) fn everything_may_be_killed_while_files_are_written(etcd: &Path) {
-    let mut cell = Cell::start(etcd);
+    let mut cell = start_cell(etcd);
     let mounted = cell.mount("one", "volume");
     let writes = "for i in $(seq 40); do head -c 1500000 /dev/urandom | tee $M/file-$i | sha256sum > $M/sum-$i; \
         mkdir $M/dir-$i; mv $M/sum-$i $M/dir-$i/sum; done";
@@ -109,7 +111,7 @@ pub(crate) fn everything_may_be_killed_while_files_are_written(etcd: &Path) {
 
 /// Chunks of removed files go, also of those that were open in a mount that died.
 pub(crate) fn what_is_deleted_is_free_again(etcd: &Path) {
-    let cell = Cell::start(etcd);
+    let cell = start_cell(etcd);
     let used = || {
         let list = cell.until(|list| list.targets.iter().all(|target| target.report.is_some()));
         list.targets
@@ -154,7 +156,7 @@ pub(crate) fn what_is_deleted_is_free_again(etcd: &Path) {
 
 /// A full disk refuses writes before deletes could fail.
 pub(crate) fn a_full_disk_is_enospc_and_deletes_work(etcd: &Path) {
-    let cell = Cell::start(etcd);
+    let cell = start_cell(etcd);
     let mounted = cell.mount("one", "volume");
     run(&mounted, "echo kept > $M/kept");
     let fill = "for i in $(seq 400); do head -c 1048576 /dev/zero > $M/full-$i || break; done 2>&1 | grep -c 'No space left'";
@@ -175,7 +177,7 @@ pub(crate) fn a_full_disk_is_enospc_and_deletes_work(etcd: &Path) {
 
 /// Bytes that have changed on one disk are noticed when they are read, and come from another member.
 pub(crate) fn a_replica_that_is_spoiled_is_not_served_and_is_repaired(etcd: &Path) {
-    let mut cell = Cell::start(etcd);
+    let mut cell = start_cell(etcd);
     let mounted = cell.mount("one", "volume");
     run(
         &mounted,
@@ -201,7 +203,7 @@ pub(crate) fn a_replica_that_is_spoiled_is_not_served_and_is_repaired(etcd: &Pat
 }
 
 pub(crate) fn a_volume_that_is_not_there_is_refused_by_name(etcd: &Path) {
-    let cell = Cell::start(etcd);
+    let cell = start_cell(etcd);
     let text = cell.mount_error("nothing");
     assert!(
         text.contains("failed to mount nothing: there is no such volume"),

@@ -7,22 +7,30 @@
     reason = "test harness"
 )]
 
-mod cell;
 mod chains;
 mod files;
 mod posix;
-#[path = "../../kv/tests/shared/etcd.rs"]
-mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-type Test = (&'static str, fn(&std::path::Path));
+use storage_cell::{CellOptions, CellPrograms, StorageCell, etcd_program};
+
+/// A file system of one chain.
+fn start_cell(etcd: &Path) -> StorageCell {
+    let programs = CellPrograms {
+        etcd: etcd.to_owned(),
+        storage_csi: env!("CARGO_BIN_EXE_storage-csi").into(),
+    };
+    StorageCell::start(&programs, CellOptions::default())
+}
+
+type Test = (&'static str, fn(&Path));
 
 /// Names a list of tests as the functions are called.
 macro_rules! tests {
     ($($module:ident::$name:ident),* $(,)?) => {
-        [$((stringify!($name), $module::$name as fn(&std::path::Path))),*]
+        [$((stringify!($name), $module::$name as fn(&Path))),*]
     };
 }
 
@@ -56,7 +64,7 @@ const WITH_PROGRAMS: [(&str, Test); 2] = [
 ];
 
 fn main() -> ExitCode {
-    let etcd: Result<PathBuf, String> = server::program();
+    let etcd: Result<PathBuf, String> = etcd_program();
     let plain = TESTS.map(|test| (Ok(()), test));
     let with = WITH_PROGRAMS.map(|(program, test)| (posix::program(program).map(drop), test));
     sim::run_tests(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cell::Cell;
+use crate::start_cell;
 
 /// What is offered beyond what POSIX asks of everybody. posix_fallocate(3) is not: the C library writes zeros instead.
 const FEATURES: &str = "[features]\nutimensat = {}\nutime_now = {}\n";
@@ -25,7 +25,7 @@ pub(crate) fn program(name: &str) -> Result<PathBuf, String> {
 
 /// Names, permissions, links, times and errors, as POSIX has them.
 pub(crate) fn posix_pjdfstest_is_clean_for_what_is_offered(etcd: &Path) {
-    let cell = Cell::start(etcd);
+    let cell = start_cell(etcd);
     let mounted = cell.mount("one", "volume");
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("pjdfstest.toml");
@@ -57,7 +57,7 @@ pub(crate) fn posix_pjdfstest_is_clean_for_what_is_offered(etcd: &Path) {
 
 /// Random reads, writes, truncations and maps of one file, which is read back each time.
 pub(crate) fn posix_fsx_finds_no_wrong_byte(etcd: &Path) {
-    let cell = Cell::start(etcd);
+    let cell = start_cell(etcd);
     let mounted = cell.mount("one", "volume");
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("fsx.toml");

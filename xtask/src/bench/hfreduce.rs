@@ -29,7 +29,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
     }
     let mut bench = child::command(build()?);
     bench
-        .arg("--sidecar")
+        .args(["hfreduce", "--sidecar"])
         .arg(images::program("hfreduce-sidecar")?);
     bench.args(args.rest());
     // Who cannot be prepared is left out, with the reason.

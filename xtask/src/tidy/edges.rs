@@ -114,7 +114,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("validator", &["health", "contract", "collective", "link"]),
     ("fireflyer-python", &["hfreduce-client"]),
     ("cluster", &[]),
-    ("bench", &["cluster"]),
+    ("bench", &["cluster", "fuse", "storage-cell"]),
+    (
+        "storage-cell",
+        &["chain-link", "cluster", "fuse", "link", "storage-rpc"],
+    ),
     (
         "scenarios",
         &[
@@ -144,12 +148,12 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("contract", &["sim"]),
     ("link", &["sim"]),
     ("fuse", &["sim"]),
-    ("kv", &["cluster", "sim"]),
-    ("manager", &["cluster", "craq", "sim"]),
+    ("kv", &["cluster", "sim", "storage-cell"]),
+    ("manager", &["craq", "sim", "storage-cell"]),
     ("csi", &["cluster", "sim"]),
-    ("meta", &["cluster", "link", "sim"]),
+    ("meta", &["link", "sim", "storage-cell"]),
     ("storage", &["sim", "storage-client"]),
-    ("storage-csi", &["cluster", "sim"]),
+    ("storage-csi", &["cluster", "sim", "storage-cell"]),
     ("hfreduce-client", &["sim"]),
     ("validator", &["sim"]),
 ];

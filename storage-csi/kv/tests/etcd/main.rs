@@ -3,8 +3,6 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
 
-#[path = "../shared/etcd.rs"]
-mod server;
 #[path = "../suite/mod.rs"]
 mod suite;
 
@@ -16,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kv::{CommitError, EtcdEngine, KvError, KvStore, KvTransaction};
-use server::Etcd;
+use storage_cell::{Etcd, ask, etcd_program};
 use tokio::runtime::Runtime;
 
 /// A test by its name, which gets the path of etcd.
@@ -46,7 +44,7 @@ const TESTS: [Test; 5] = [
 ];
 
 fn main() -> ExitCode {
-    let program = server::program();
+    let program = etcd_program();
     let test = |(name, test): Test| (name.to_owned(), runnable(&program, test));
     sim::run_tests(TESTS.map(test))
 }
@@ -277,7 +275,7 @@ fn a_snapshot_from_before_a_compaction_is_too_old(program: &Path) {
 
 /// Calls what clients of the key-value store never call.
 fn call(etcd: &Etcd, path: &str, body: &str) -> String {
-    server::ask(etcd.port, "POST", path, body).unwrap()
+    ask(etcd.address(), "POST", path, body).unwrap()
 }
 
 /// Forgets all revisions but the newest.

@@ -1,10 +1,8 @@
 //! A manager over a real etcd that is killed and restarted. Where the program is not built, the test counts as ignored,
 //! with the reason.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "test harness")]
+#![expect(clippy::unwrap_used, reason = "test harness")]
 
-#[path = "../../../kv/tests/shared/etcd.rs"]
-mod server;
 #[path = "../shared/mod.rs"]
 mod shared;
 
@@ -12,13 +10,13 @@ use std::process::ExitCode;
 
 use chain_link::PeerRole;
 use kv::EtcdEngine;
-use server::Etcd;
 use shared::{Follower, Running, again, creation, registration, start_service};
+use storage_cell::{Etcd, etcd_program};
 use tokio::runtime::Runtime;
 
 fn main() -> ExitCode {
     let name = "a_table_survives_kills_of_etcd_and_of_managers_and_never_goes_back".to_owned();
-    let program = server::program();
+    let program = etcd_program();
     sim::run_tests([(name, program.map(|program| move || kills(&program)))])
 }
 

@@ -15,8 +15,6 @@ mod oracle;
 #[path = "../../../../core/metadata/tests/tree/physical.rs"]
 #[expect(dead_code, reason = "the simulation asks for more")]
 mod physical;
-#[path = "../../../kv/tests/shared/etcd.rs"]
-mod server;
 #[path = "../shared/mod.rs"]
 #[expect(dead_code, reason = "here no service is killed")]
 mod shared;
@@ -24,8 +22,8 @@ mod shared;
 use std::process::ExitCode;
 
 use kv::{EtcdEngine, KvStore};
-use server::Etcd;
 use sim::Rng;
+use storage_cell::{Etcd, etcd_program};
 use tokio::runtime::Runtime;
 
 use judged::{Judged, volume};
@@ -37,7 +35,7 @@ const KILLS: u32 = 3;
 
 fn main() -> ExitCode {
     let name = "a_tree_survives_kills_of_etcd".to_owned();
-    let program = server::program();
+    let program = etcd_program();
     sim::run_tests([(name, program.map(|program| move || kills(&program)))])
 }
 

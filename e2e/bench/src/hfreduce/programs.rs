@@ -17,7 +17,7 @@ pub(crate) fn compile(
     let folder = paths::cache()?.join("bench");
     fs::create_dir_all(&folder).context("failed to make the cache of the bench")?;
     let program = folder.join(name);
-    let sources = paths::repository().join("e2e/bench/src/programs");
+    let sources = paths::repository().join("e2e/bench/src/hfreduce/programs");
     let mut compile = Command::new(compiler);
     compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
     compile.arg(&program).arg(sources.join(source));

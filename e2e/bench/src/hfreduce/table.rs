@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::bars::{self, Short};
-use crate::case::mib;
-use crate::limits;
-use crate::results::{Results, is_noisy};
+use crate::bar;
+use crate::hfreduce::bars::{self, Short};
+use crate::hfreduce::case::mib;
+use crate::hfreduce::limits;
+use crate::hfreduce::results::{Results, is_noisy};
 
 /// What the columns mean.
 const LEGEND: &str = "
@@ -71,26 +72,7 @@ pub(crate) fn print(results: &Results) {
             printed.push(line);
         }
     }
-    println!(
-        "\nbars\n  {:<72} {:>10} {:>10}  {:<8} sides",
-        "what", "wanted", "seen", "holds"
-    );
-    for bar in bars::all(results) {
-        let holds = match (bar.holds(), bar.noisy) {
-            (Some(true), false) => "yes",
-            (Some(true), true) => "yes !",
-            (Some(false), false) => "NO",
-            (Some(false), true) => "NO !",
-            (None, _) => "not run",
-        };
-        let sides = bar.value.as_ref().err().unwrap_or(&bar.sides);
-        println!(
-            "  {:<72} {:>10} {:>10}  {holds:<8} {sides}",
-            bar.about,
-            bar.wanted(),
-            bar.seen()
-        );
-    }
+    bar::print(&bars::all(results));
     println!(
         "\ncosts of handing results over when no loss can take them back\n  {:<72} {:>10}  sides",
         "what", "seen"
@@ -119,19 +101,4 @@ pub(crate) fn costs_json(results: &Results) -> Value {
         })
     });
     costs.collect()
-}
-
-/// The bars, for the file.
-pub(crate) fn bars_json(results: &Results) -> Value {
-    let bars = bars::all(results).into_iter().map(|bar| {
-        json!({
-            "about": bar.about,
-            "wanted": bar.wanted(),
-            "value": bar.value.as_ref().ok(),
-            "holds": bar.holds(),
-            "noisy": bar.noisy,
-            "notRun": bar.value.as_ref().err(),
-        })
-    });
-    bars.collect()
 }

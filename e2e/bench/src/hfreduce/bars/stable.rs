@@ -2,7 +2,7 @@
 //! the job chooses it with `onPeerLoss`, and this is what it pays.
 
 use super::{Results, Short, case, side};
-use crate::case::{STABLE_LOADS, STABLE_SHAPE, TCP, TCP_STABLE};
+use crate::hfreduce::case::{STABLE_LOADS, STABLE_SHAPE, TCP, TCP_STABLE};
 
 /// A time against that of a contender who pays for less.
 #[derive(Debug)]

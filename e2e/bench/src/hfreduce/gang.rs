@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::case::{Case, Load, Way};
-use crate::conductor::Rank;
+use crate::hfreduce::case::{Case, Load, Way};
+use crate::hfreduce::conductor::Rank;
 use crate::process::{Folder, Process};
 use cluster::processors::{self, ProcessorUse};
 

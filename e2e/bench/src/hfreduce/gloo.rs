@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::case::Shape;
-use crate::conductor::Conductor;
-use crate::gang::Gang;
+use crate::hfreduce::case::Shape;
+use crate::hfreduce::conductor::Conductor;
+use crate::hfreduce::gang::Gang;
+use crate::hfreduce::ranks::{self, Program};
 use crate::network::Network;
-use crate::trainer::{self, Program};
 
 const PROGRAM: Program<'_> = Program {
     name: "gloo.py",
@@ -19,6 +19,6 @@ const PROGRAM: Program<'_> = Program {
 
 pub(crate) fn start(root: &Path, network: &Network, shape: Shape) -> Result<Gang> {
     let mut conductor = Conductor::new()?;
-    trainer::start(&mut conductor, (root, None), network, shape, &PROGRAM)?;
+    ranks::start(&mut conductor, (root, None), network, shape, &PROGRAM)?;
     conductor.gather(shape.world(), BTreeSet::new())
 }

@@ -1,8 +1,8 @@
 //! What training steps expose and what stable results cost: when there is a ratio, and whether a bar holds.
 
 use super::*;
-use crate::case::{STABLE_LOADS, STABLE_SHAPE, TCP_STABLE};
-use crate::gang::Figures;
+use crate::hfreduce::case::{STABLE_LOADS, STABLE_SHAPE, TCP_STABLE};
+use crate::hfreduce::gang::Figures;
 use cluster::processors::Seconds;
 
 fn figures(milliseconds: u64) -> Figures {

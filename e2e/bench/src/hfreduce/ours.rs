@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use crate::case::{Shape, Transport};
-use crate::conductor::Conductor;
-use crate::gang::Gang;
+use crate::hfreduce::case::{Shape, Transport};
+use crate::hfreduce::conductor::Conductor;
+use crate::hfreduce::gang::Gang;
 use crate::network::Network;
 
 /// Over what all nodes are linked.

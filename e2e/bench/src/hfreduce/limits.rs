@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::hfreduce::programs;
 use crate::network::{CONGESTION_CONTROL, Network};
-use crate::programs;
 use cluster::processors::{self, ProcessorUse};
 
 /// A limit, by the name that the table and the bars use.

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use clap::Parser;
 
-use crate::Cases;
-use crate::case::{self, Case, Contender};
+use crate::hfreduce::Cases;
+use crate::hfreduce::case::{self, Case, Contender};
 
 /// Measures HFReduce next to its rivals. `cargo xtask bench hfreduce` prepares the machine and starts it, as root.
-#[derive(Debug, Parser)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// One round of the bars' cases only.
     #[arg(long)]
@@ -133,7 +132,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::{Args, Need, is_wanted, parts};
-    use crate::case::{self, TCP, TCP_COPIES};
+    use crate::hfreduce::case::{self, TCP, TCP_COPIES};
 
     #[test]
     fn a_filter_names_fields_and_not_what_happens_to_contain_it() {
@@ -151,11 +150,18 @@ mod tests {
         assert_eq!(copies.len(), 1);
         assert_eq!(copies[0].1, TCP_COPIES);
     }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
     #[test]
     fn a_need_that_is_not_met_says_why() {
         let words = ["bench", "--sidecar=s"];
         let needs = ["--need=trainer=/root", "--need=wheel=!no compiler"];
-        let args = Args::try_parse_from(words.into_iter().chain(needs)).unwrap();
+        let Line { args } = Line::try_parse_from(words.into_iter().chain(needs)).unwrap();
         assert_eq!(args.provided(Need::Trainer).unwrap(), "/root");
         let why = args.provided(Need::Wheel).unwrap_err();
         assert_eq!(why.to_string(), "no compiler");

@@ -1,5 +1,5 @@
 /* A rank's side of the conductor's socket: one line in, one line out. The Rust side of the same words is
- * hfreduce-sidecar/src/bench/rank.rs, the conductor e2e/bench/src/gang.rs. A rank that waits for its
+ * hfreduce-sidecar/src/bench/rank.rs, the conductor e2e/bench/src/hfreduce/gang.rs. A rank that waits for its
  * next line sleeps, so the conductor is a barrier that takes no processor time from whoever is measured. */
 #include <errno.h>
 #include <stdint.h>

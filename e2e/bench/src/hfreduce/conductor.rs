@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::gang::Gang;
+use crate::hfreduce::gang::Gang;
 use crate::process::{Folder, Process};
 
 /// A gang that needs longer to come up never does: 32 times PyTorch on two cores takes a while.

@@ -11,11 +11,11 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use cluster::{command, paths};
 
-use crate::case::{self, Shape};
-use crate::conductor::Conductor;
-use crate::gang::Gang;
+use crate::hfreduce::case::{self, Shape};
+use crate::hfreduce::conductor::Conductor;
+use crate::hfreduce::gang::Gang;
+use crate::hfreduce::programs;
 use crate::network::{BRIDGE, INTERFACE, Network};
-use crate::programs;
 
 /// A library and our loop, built against it.
 #[derive(Debug)]

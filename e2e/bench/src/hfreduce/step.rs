@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::case::{Exchange, Shape, Transport};
-use crate::conductor::Conductor;
-use crate::gang::Gang;
+use crate::hfreduce::case::{Exchange, Shape, Transport};
+use crate::hfreduce::conductor::Conductor;
+use crate::hfreduce::gang::Gang;
+use crate::hfreduce::ours::{self, Words};
+use crate::hfreduce::ranks::{self, Program};
 use crate::network::Network;
-use crate::ours::{self, Words};
-use crate::trainer::{self, Program};
 
 /// What the ranks need.
 #[derive(Clone, Debug)]
@@ -46,6 +46,6 @@ pub(crate) fn start(
     };
     let site = exchange.is_ours().then_some(trainer.wheel.as_path());
     let place = (trainer.root.as_path(), site);
-    trainer::start(&mut conductor, place, network, shape, &ranks)?;
+    ranks::start(&mut conductor, place, network, shape, &ranks)?;
     conductor.gather(shape.world(), sidecars)
 }

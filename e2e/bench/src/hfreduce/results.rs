@@ -4,25 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::case::{Case, Contender};
-use crate::gang::Figures;
-use crate::limits::Limit;
+use crate::hfreduce::case::{Case, Contender};
+use crate::hfreduce::gang::Figures;
+use crate::hfreduce::limits::Limit;
+use crate::sample::{Sample, middle, quiet};
 use cluster::processors::NOISY;
-
-/// A limit in one round.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LimitSample {
-    pub(crate) value: f64,
-    pub(crate) others: f64,
-    pub(crate) quiet: bool,
-}
-
-impl LimitSample {
-    /// Whether others may have changed it.
-    pub(crate) fn is_noisy(&self) -> bool {
-        !self.quiet || self.others > NOISY
-    }
-}
 
 /// What waiting costs, in one round: shares of a core.
 #[derive(Clone, Copy, Debug)]
@@ -36,36 +22,15 @@ pub(crate) struct Waiting {
 /// Everything.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    limits: BTreeMap<Limit, Vec<LimitSample>>,
+    limits: BTreeMap<Limit, Vec<Sample>>,
     cases: BTreeMap<(Case, Contender), Vec<Figures>>,
     waiting: Vec<Waiting>,
     /// Why somebody has no figures.
     missing: BTreeMap<(Case, Contender), String>,
 }
 
-/// The quiet ones of the rounds, or all when none was quiet.
-fn quiet<T: Clone>(samples: &[T], is_noisy: impl Fn(&T) -> bool) -> Vec<T> {
-    let quiet: Vec<T> = samples
-        .iter()
-        .filter(|sample| !is_noisy(sample))
-        .cloned()
-        .collect();
-    if quiet.is_empty() {
-        samples.to_vec()
-    } else {
-        quiet
-    }
-}
-
-/// The middle one of the rounds.
-fn middle<T>(samples: &[T], by: impl Fn(&T) -> f64) -> Option<&T> {
-    let mut sorted: Vec<&T> = samples.iter().collect();
-    sorted.sort_by(|one, other| by(one).total_cmp(&by(other)));
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
-}
-
 impl Results {
-    pub(crate) fn add_limit(&mut self, limit: Limit, sample: LimitSample) {
+    pub(crate) fn add_limit(&mut self, limit: Limit, sample: Sample) {
         self.limits.entry(limit).or_default().push(sample);
     }
 
@@ -85,8 +50,8 @@ impl Results {
     }
 
     /// The limit of the round in the middle, of the quiet ones if there are any.
-    pub(crate) fn limit(&self, limit: Limit) -> Option<LimitSample> {
-        let rounds = quiet(self.limits.get(&limit)?, LimitSample::is_noisy);
+    pub(crate) fn limit(&self, limit: Limit) -> Option<Sample> {
+        let rounds = quiet(self.limits.get(&limit)?, Sample::is_noisy);
         middle(&rounds, |sample| sample.value).copied()
     }
 
@@ -174,22 +139,4 @@ fn round(figures: &Figures) -> Value {
 /// Whether others may have changed a figure.
 pub(crate) fn is_noisy(figures: &Figures) -> bool {
     !figures.quiet || figures.others > NOISY
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{middle, quiet};
-
-    #[test]
-    fn the_round_in_the_middle_speaks_for_all() {
-        assert_eq!(middle(&[3.0, 9.0, 1.0], |value| *value), Some(&3.0));
-        assert_eq!(middle(&[5.0], |value| *value), Some(&5.0));
-        assert_eq!(middle(&[] as &[f64], |value| *value), None);
-    }
-
-    #[test]
-    fn noisy_rounds_count_only_where_none_was_quiet() {
-        assert_eq!(quiet(&[1, 20, 3], |value| *value > 10), [1, 3]);
-        assert_eq!(quiet(&[10, 20], |value| *value > 5), [10, 20]);
-    }
 }

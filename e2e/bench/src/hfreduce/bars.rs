@@ -6,86 +6,16 @@ mod stable;
 use std::fmt;
 use std::time::Duration;
 
-use crate::case::{
+use crate::bar::{Bar, Unit, Want};
+use crate::hfreduce::case::{
     Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load, STEP_SHAPE,
     Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
 };
-use crate::limits::Limit;
+use crate::hfreduce::limits::Limit;
+use crate::hfreduce::results::{Results, is_noisy};
 use crate::machine;
-use crate::results::{LimitSample, Results, is_noisy};
+use crate::sample::Sample;
 pub(crate) use stable::costs;
-
-/// What is wanted of a value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Want {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Want {
-    fn holds(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(bar) => value >= bar,
-            Self::AtMost(bar) => value <= bar,
-        }
-    }
-}
-
-/// How its values are written.
-#[derive(Clone, Copy, Debug)]
-enum Unit {
-    Times,
-    Percent,
-    Milliseconds,
-}
-
-/// One bar and what became of it.
-#[derive(Debug)]
-pub(crate) struct Bar {
-    pub(crate) about: String,
-    want: Want,
-    unit: Unit,
-    /// The value, or why there is none.
-    pub(crate) value: Result<f64, String>,
-    /// What was compared.
-    pub(crate) sides: String,
-    /// Whether others may have changed it.
-    pub(crate) noisy: bool,
-}
-
-impl Bar {
-    pub(crate) fn holds(&self) -> Option<bool> {
-        self.value
-            .as_ref()
-            .ok()
-            .map(|value| self.want.holds(*value))
-    }
-
-    pub(crate) fn wanted(&self) -> String {
-        let (sign, bar) = match self.want {
-            Want::AtLeast(bar) => (">=", bar),
-            Want::AtMost(bar) => ("<=", bar),
-        };
-        format!("{sign} {}", self.unit.write(bar))
-    }
-
-    pub(crate) fn seen(&self) -> String {
-        match &self.value {
-            Ok(value) => self.unit.write(*value),
-            Err(_) => "-".to_owned(),
-        }
-    }
-}
-
-impl Unit {
-    fn write(self, value: f64) -> String {
-        match self {
-            Self::Times => format!("{value:.2} x"),
-            Self::Percent => format!("{:.1} %", value * 100.0),
-            Self::Milliseconds => format!("{value:.2} ms"),
-        }
-    }
-}
 
 /// The least time for 2 x 1 over TCP: every byte crosses the wire once each way, which takes 2S at the rate of both
 /// ways together; and every byte is added once, by one of the two nodes: two reads and a write, 3S of traffic.
@@ -100,7 +30,7 @@ pub(crate) fn floor(results: &Results, load: Load) -> Result<Side, String> {
     })
 }
 
-fn measured(results: &Results, limit: Limit) -> Result<LimitSample, String> {
+fn measured(results: &Results, limit: Limit) -> Result<Sample, String> {
     let sample = results.limit(limit);
     sample.ok_or_else(|| format!("{limit} was not measured"))
 }
