@@ -181,7 +181,12 @@ impl FileSystem {
                     fs.open(inode, flags, replier).await
                 });
             }
-            FileOperation::Flush { handle } | FileOperation::Sync { handle, .. } => {
+            FileOperation::Flush { handle } => self.spawn(replier, move |fs, replier| async move {
+                fs.flush(handle).await?;
+                answer(replier, &Answer::Done);
+                Ok(())
+            }),
+            FileOperation::Sync { handle, .. } => {
                 self.spawn(replier, move |fs, replier| async move {
                     fs.sync(handle).await?;
                     answer(replier, &Answer::Done);

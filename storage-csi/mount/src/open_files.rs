@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fuse::request::FileHandle;
 use metadata::{FileLayout, InodeNumber, ListedName, OpenedFile, Written};
 
+/// How old the time of a change may become that is not said although it was synced: nothing but it has changed.
+const TIME_STEP_NS: i64 = 1_000_000_000;
+
 /// How far a handle has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -21,6 +24,20 @@ pub(crate) struct Progress {
     pub(crate) writes: u64,
     /// Of the file, as far as is known here.
     pub(crate) size: u64,
+    /// The time of the last change that was said.
+    pub(crate) said_ns: i64,
+}
+
+impl Progress {
+    /// What a sync has to say. Bytes are on all replicas once they are written; what is left is the file's length, and a time
+    /// that is said now and then, and when the file is closed.
+    pub(crate) fn to_sync(self) -> Option<Written> {
+        let is_longer = |written: &Written| written.length > self.size;
+        let is_later =
+            |written: &Written| written.mtime_ns >= self.said_ns.saturating_add(TIME_STEP_NS);
+        self.written
+            .filter(|written| is_longer(written) || is_later(written))
+    }
 }
 
 /// An open file.
@@ -59,10 +76,13 @@ impl OpenFile {
     }
 
     /// What was written was said; what was written since is not.
-    pub(crate) fn said(&self, writes: u64, size: u64, cut: u64) {
+    pub(crate) fn said(&self, said: &Progress, size: u64, cut: u64) {
         let mut progress = self.progress();
         progress.size = size;
-        if progress.writes == writes {
+        if let Some(written) = said.written {
+            progress.said_ns = written.mtime_ns;
+        }
+        if progress.writes == said.writes {
             progress.written = None;
             progress.cut = cut;
         }
@@ -131,6 +151,7 @@ impl OpenFiles {
             written: None,
             writes: 0,
             size: opened.attributes.size,
+            said_ns: i64::MIN,
         };
         let file = Arc::new(OpenFile {
             number,
@@ -170,5 +191,40 @@ impl OpenFiles {
 
     pub(crate) fn close_directory(&self, handle: FileHandle) {
         self.directories().remove(&handle.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Progress, TIME_STEP_NS, Written};
+
+    #[test]
+    fn a_sync_says_a_length_at_once_and_a_time_now_and_then() {
+        let after = |length, mtime_ns| Progress {
+            cut: 0,
+            bound: Some(1 << 20),
+            written: Some(Written {
+                length,
+                cut: 0,
+                mtime_ns,
+            }),
+            writes: 1,
+            size: 4096,
+            said_ns: 1000,
+        };
+        let says = |progress: Progress| progress.to_sync().is_some();
+        assert!(says(after(4097, 1001)), "it is longer");
+        assert!(!says(after(4096, 1001)), "only its time has changed");
+        assert!(says(after(4096, 1000 + TIME_STEP_NS)), "long ago");
+        let nothing = Progress {
+            written: None,
+            ..after(0, 0)
+        };
+        assert!(!says(nothing));
+        let first = Progress {
+            said_ns: i64::MIN,
+            ..after(1, 5)
+        };
+        assert!(says(first), "nothing was said before");
     }
 }

@@ -118,9 +118,18 @@ impl FileSystem {
         Ok(())
     }
 
-    pub(super) async fn sync(&self, handle: FileHandle) -> Outcome<()> {
+    pub(super) async fn flush(&self, handle: FileHandle) -> Outcome<()> {
         let file = self.open.file(handle).ok_or(Failed::Errno(Errno::BADF))?;
         self.say(&file).await
+    }
+
+    pub(super) async fn sync(&self, handle: FileHandle) -> Outcome<()> {
+        let file = self.open.file(handle).ok_or(Failed::Errno(Errno::BADF))?;
+        let is_said = file.progress().to_sync().is_none();
+        match is_said {
+            true => Ok(()),
+            false => self.say(&file).await,
+        }
     }
 
     /// Says what a handle has written.
@@ -138,7 +147,7 @@ impl FileSystem {
             };
             match self.names.sync(inode, handle, written).await {
                 Ok(extent) => {
-                    file.said(progress.writes, extent.size, extent.cut);
+                    file.said(&progress, extent.size, extent.cut);
                     return Ok(());
                 }
                 Err(error) => self.learn(file, error).await?,
