@@ -10,6 +10,9 @@ use link::transport::{self, BoxedLink, Outgoing, PayloadTarget, Received};
 use crate::buffers::{BufferError, Buffers, CHUNK_AT, ChunkBytes};
 use crate::header::ChainHeader;
 
+/// From so many bytes on a frame is large.
+pub const LARGE_BYTES: usize = 64 << 10;
+
 /// Why a link is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -63,7 +66,7 @@ impl ChainLink {
         }
     }
 
-    /// Queues a frame.
+    /// Queues a frame. A large one goes at once, as far as it can: the next is made while it is received.
     pub fn send(
         &mut self,
         chain: u64,
@@ -79,9 +82,15 @@ impl ChainLink {
             (false, None) => Some(self.alone(&encoded.list)?),
             (false, Some(bytes)) => Some(self.together(&encoded.list, bytes)?),
         };
+        let is_large = encoded
+            .bytes
+            .is_some_and(|bytes| bytes.len() >= LARGE_BYTES);
         let payload = payload.map(|bytes| Outgoing { token: 0, bytes });
         self.link.push(&ChainHeader(encoded.header), payload)?;
-        Ok(())
+        match is_large {
+            true => self.flush(),
+            false => Ok(()),
+        }
     }
 
     /// A list.

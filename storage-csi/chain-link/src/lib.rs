@@ -11,7 +11,7 @@ mod peer;
 mod poll;
 
 pub use buffers::{BufferError, Buffers, ChunkBytes, ChunkRoom};
-pub use chain_link::{ChainLink, LinkError, ReceivedFrame};
+pub use chain_link::{ChainLink, LARGE_BYTES, LinkError, ReceivedFrame};
 pub use chain_map::{ChainMap, MappedChain, ServiceAddress};
 pub use dialler::Dialler;
 pub use header::ChainHeader;

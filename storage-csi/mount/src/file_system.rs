@@ -6,6 +6,7 @@ mod bytes;
 mod names;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuse::Errno;
@@ -254,7 +255,7 @@ impl FileSystem {
         let late = Late(Arc::new(Mutex::new(Some(replier))));
         let (fs, ours) = (Arc::clone(self), late.clone());
         let running = run(fs, late);
-        self.runtime.spawn(async move {
+        let mut task = Box::pin(async move {
             if let Err(error) = running.await {
                 if error.errno() == Errno::IO {
                     warn!(%error, "a request of a program fails");
@@ -262,6 +263,12 @@ impl FileSystem {
                 answer(ours, &Answer::Error(error.errno()));
             }
         });
+        // What it does before it waits needs no other thread, which would have to wake up first.
+        let _runtime = self.runtime.enter();
+        let mut nobody = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut nobody).is_pending() {
+            self.runtime.spawn(task);
+        }
     }
 
     fn root_attributes(self: &Arc<Self>, replier: Replier) {

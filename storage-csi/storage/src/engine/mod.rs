@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use chain_link::{Buffers, ChainMap, ChunkBytes, ReceivedFrame};
+use chain_link::{Buffers, ChainMap, ChunkBytes, LARGE_BYTES, ReceivedFrame};
 use craq::encoding::ChainFrame;
 use craq::{ChainRefusal, ChainRequest, ChunkId, Edit, Effect, Input, Reader, Reply, Version};
 use link::wake_fd::WakeFd;
@@ -26,10 +26,9 @@ use targets::Targets;
 
 /// The longest sleep: links that are lost are dialled again then.
 const SLEEP: Duration = Duration::from_millis(500);
-/// Frames of a link that are handled before the next link's.
+/// Frames of a link that are handled before the next link's: one, if it is large, which goes on to the next member while the
+/// next comes.
 const FRAMES_AT_ONCE: usize = 64;
-/// Only one of those that have more bytes than this: it goes on to the next member while the next comes.
-const LARGE_BYTES: usize = 64 << 10;
 /// Requests of clients that are not answered. Nothing more is read from clients then.
 const MOST_REQUESTS: usize = 4096;
 /// Bytes of those of them that write. More are refused for now, so that reads go on while a chain waits for a member. What
@@ -153,7 +152,7 @@ impl Engine {
                 let Some(frame) = self.links.receive(source) else {
                     break;
                 };
-                let is_large = frame.bytes > LARGE_BYTES;
+                let is_large = frame.bytes >= LARGE_BYTES;
                 self.received(source, frame);
                 if is_large {
                     break;
