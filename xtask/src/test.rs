@@ -104,6 +104,13 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
     // What it measures is worth seeing.
     let shown = ["--", "--ignored", "--show-output"];
     let smoke = [&["test"][..], &lifecycle, &shown].concat();
+    let etcd = ["test", "--workspace", "--test", "etcd"];
+    // What others test file systems with takes a minute.
+    let posix: &[&str] = match chosen.contains(&"--all") {
+        true => &[],
+        false => &["--", "--skip", "posix_"],
+    };
+    let etcd = [&etcd, posix].concat();
     let tests = |name, which| verb(name, &[&["test", which], chosen].concat());
     Ok(vec![
         verb(PACKAGES, &["test", "--packages"]),
@@ -119,7 +126,7 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
             ..stage("tools", "nice", &[&xtask, "cluster", "tools"])
         },
         // Not by package: all stages share the features that the workspace has together.
-        cargo("etcd", &["test", "--workspace", "--test", "etcd"]),
+        cargo("etcd", &etcd),
         Stage {
             // It waits for a mirror half of its time.
             early: true,

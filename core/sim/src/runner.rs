@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 /// Runs tests by name, one after the other, and reports them as cargo's own runner does. In the place of a test that
 /// cannot run here stands why. The first argument of the process that is no flag nor the value of one picks those whose
-/// names contain it.
+/// names contain it; what contains the value of `--skip` is ignored.
 #[expect(
     clippy::disallowed_methods,
     reason = "the arguments of a runner say what to run"
@@ -16,11 +16,17 @@ where
     T: FnOnce() + UnwindSafe,
 {
     let filter = filter(std::env::args().skip(1));
+    let skip = skip(std::env::args().skip(1));
+    let is_skipped = |name: &str| skip.as_deref().is_some_and(|skip| name.contains(skip));
     let wanted = |name: &str| filter.as_deref().is_none_or(|filter| name.contains(filter));
     let tests: Vec<_> = tests.into_iter().filter(|(name, _)| wanted(name)).collect();
     println!("\nrunning {} tests", tests.len());
     let (mut passed, mut failed, mut ignored) = (0, 0, 0);
     for (name, test) in tests {
+        let test = match is_skipped(&name) {
+            true => Err("skipped by this command".to_owned()),
+            false => test,
+        };
         let (count, outcome) = match test.map(catch_unwind) {
             Err(why) => (&mut ignored, format!("ignored, {why}")),
             Ok(Ok(())) => (&mut passed, "ok".to_owned()),
@@ -59,9 +65,22 @@ fn filter(mut words: impl Iterator<Item = String>) -> Option<String> {
     }
 }
 
+fn skip(mut words: impl Iterator<Item = String>) -> Option<String> {
+    words.find(|word| word == "--skip")?;
+    words.next()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_word_behind_skip_names_what_is_ignored() {
+        for (line, skipped) in [("", None), ("one --skip posix_", Some("posix_"))] {
+            let words = line.split_whitespace().map(str::to_owned);
+            assert_eq!(skip(words).as_deref(), skipped, "{line}");
+        }
+    }
 
     #[test]
     fn the_value_of_a_flag_picks_no_tests() {

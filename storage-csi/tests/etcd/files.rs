@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use storage_cell::{LIMIT, Mounted};
+use storage_cell::{CellOptions, LIMIT, Mounted};
 
-use crate::start_cell;
+use crate::{start_cell, start_cell_with};
 
 /// Runs a shell command in a mount; what it printed.
 fn run(mounted: &Mounted, command: &str) -> String {
@@ -156,7 +156,12 @@ pub(crate) fn what_is_deleted_is_free_again(etcd: &Path) {
 
 /// A full disk refuses writes before deletes could fail.
 pub(crate) fn a_full_disk_is_enospc_and_deletes_work(etcd: &Path) {
-    let cell = start_cell(etcd);
+    let small = CellOptions {
+        target_bytes: 160 << 20,
+        volume_bytes: 64 << 20,
+        ..CellOptions::default()
+    };
+    let cell = start_cell_with(etcd, small);
     let mounted = cell.mount("one", "volume");
     run(&mounted, "echo kept > $M/kept");
     let fill = "for i in $(seq 400); do head -c 1048576 /dev/zero > $M/full-$i || break; done 2>&1 | grep -c 'No space left'";

@@ -18,11 +18,15 @@ use storage_cell::{CellOptions, CellPrograms, StorageCell, etcd_program};
 
 /// A file system of one chain.
 fn start_cell(etcd: &Path) -> StorageCell {
+    start_cell_with(etcd, CellOptions::default())
+}
+
+fn start_cell_with(etcd: &Path, options: CellOptions) -> StorageCell {
     let programs = CellPrograms {
         etcd: etcd.to_owned(),
         storage_csi: env!("CARGO_BIN_EXE_storage-csi").into(),
     };
-    StorageCell::start(&programs, CellOptions::default())
+    StorageCell::start(&programs, options)
 }
 
 type Test = (&'static str, fn(&Path));

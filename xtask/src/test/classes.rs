@@ -38,17 +38,17 @@ pub(crate) const STAGES: &[Stage] = &[
     whole("packages", 30),
     whole("tidy", 30),
     whole("gen", 30),
-    whole("lint", 240),
+    whole("lint", 200),
     parts("unit", 750, 3, &[]),
     parts("rdma", 120, 4, RDMA),
-    whole("tools", 420),
-    whole("etcd", 30),
+    whole("tools", 400),
+    whole("etcd", 120),
     whole("base", 180),
     whole("chart", 30),
     whole("smoke", 90),
     whole("csi", 120),
     whole("images", 300),
-    whole("python", 270),
+    whole("python", 240),
     parts("cluster", 660, 4, CLUSTER),
 ];
 
@@ -153,6 +153,12 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("cluster", "storage::", On(STORAGE)),
     ("cluster", "volumes::", On(VOLUMES)),
     ("cluster", "volumes::claim_is_bound", Always),
+    // Each has the cluster to itself, so that it runs where what it shows may have changed.
+    ("cluster", "volumes::costs::", On(CSI)),
+    ("cluster", "volumes::faults::full_disks", On(DISKS)),
+    ("cluster", "volumes::faults::lost_storage_node", On(CHAINS)),
+    ("cluster", "volumes::faults::of_two_drained", On(PODS)),
+    ("cluster", "volumes::faults::volumes_do_not_need", On(PODS)),
     ("cluster", "shrink::of_a_partition", Always),
     ("cluster", "upgrade::", On(API)),
     ("cluster", "upgrade::chart_upgrade", Always),
@@ -229,6 +235,37 @@ const VOLUMES: &[&str] = &[
     "helm/fireflyer/templates/storage",
     "operator/src/storage",
     "storage-csi",
+];
+
+const FAULTS: &str = "e2e/scenarios/src/scenario/volumes/faults.rs";
+
+const CSI: &[&str] = &[
+    "e2e/scenarios/src/scenario/volumes/costs.rs",
+    "helm/fireflyer/templates/storage",
+    "storage-csi/csi/src",
+];
+
+const DISKS: &[&str] = &[
+    FAULTS,
+    "core/chunk-store/src",
+    "storage-csi/meta/src",
+    "storage-csi/storage/src",
+];
+
+const CHAINS: &[&str] = &[
+    FAULTS,
+    "core/chain-table/src",
+    "core/craq/src",
+    "storage-csi/client/src",
+    "storage-csi/manager/src",
+    "storage-csi/storage/src/engine",
+];
+
+const PODS: &[&str] = &[
+    FAULTS,
+    "helm/fireflyer/templates/storage",
+    "operator/src/storage",
+    "storage-csi/src",
 ];
 
 const VALIDATION: &[&str] = &[
