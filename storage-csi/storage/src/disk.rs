@@ -181,7 +181,13 @@ pub fn look(path: &Path) -> Result<DiskFound, TargetDiskError> {
                 path: path.to_owned(),
                 device: Some(file),
             })),
-            false => TargetDisk::open(path, file).map(DiskFound::Target),
+            false => match TargetDisk::open(path, file) {
+                Err(TargetDiskError::Superblock {
+                    path,
+                    source: SuperblockError::Foreign,
+                }) => Err(TargetDiskError::NotBlank { path }),
+                opened => opened.map(DiskFound::Target),
+            },
         };
     }
     if !kind.is_dir() {
