@@ -50,10 +50,11 @@ pub fn connect(
     credentials: RpcCredentials,
 ) -> Result<Channel, ConnectError> {
     credentials.key_to(expected)?;
+    let address = with_brackets(address);
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint
         .map_err(|source| ConnectError::Address {
-            address: address.to_owned(),
+            address: address.clone(),
             source,
         })?
         .timeout(CALL_LIMIT)
@@ -61,13 +62,23 @@ pub fn connect(
         .keep_alive_timeout(KEEP_ALIVE)
         .keep_alive_while_idle(true);
     let dialler = Arc::new(Dialler {
-        address: address.to_owned(),
+        address,
         expected,
         credentials,
         delays: Mutex::default(),
     });
     let connector = tower::service_fn(move |_: Uri| Arc::clone(&dialler).dial());
     Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+/// What the kubelet says of a Service is an address and a port; between the two of IPv6 there is nothing but a colon.
+fn with_brackets(address: &str) -> String {
+    match address.rsplit_once(':') {
+        Some((host, port)) if host.contains(':') && !host.starts_with('[') => {
+            format!("[{host}]:{port}")
+        }
+        Some(_) | None => address.to_owned(),
+    }
 }
 
 struct Dialler {
@@ -123,6 +134,19 @@ impl Dialler {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_ipv6_is_set_apart_from_its_port() {
+        for (given, expected) in [
+            ("10.0.0.1:9411", "10.0.0.1:9411"),
+            ("meta.example:9411", "meta.example:9411"),
+            ("fd00::1:9411", "[fd00::1]:9411"),
+            ("[fd00::1]:9411", "[fd00::1]:9411"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(with_brackets(given), expected);
+        }
+    }
 
     #[test]
     fn delays_grow_to_a_limit() {
