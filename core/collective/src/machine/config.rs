@@ -6,7 +6,7 @@ use topology::OnPeerLoss;
 
 use super::io::{Fence, OpId};
 use crate::layout::Layout;
-use crate::recovery::{GroupResume, Retained};
+use crate::recovery::{GroupResume, Retained, Served};
 use crate::tree::DoubleTree;
 
 /// Bytes of a chunk when nothing else is asked for: the best of 64 KiB to 1 MiB where it was measured.
@@ -103,6 +103,30 @@ impl Start {
             resume: resume.clone(),
             delivered: Vec::new(),
             retained: Vec::new(),
+        })
+    }
+
+    /// What was reported of one operation.
+    pub(super) fn mine(&self, op: OpId) -> Option<Retained> {
+        self.retained.iter().find(|held| held.op == op).copied()
+    }
+
+    /// What others serve and is final here too, although this node has not kept it: all ranks here have the outcome, or
+    /// to know of it is to have it.
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = Retained> {
+        let is_final = |one: &&Served| {
+            let op = one.retained.op;
+            let is_delivered = self.delivered.iter().all(|&first| first > op);
+            (is_delivered || !one.spread) && self.mine(op).is_none()
+        };
+        let served = self.resume.served.iter().filter(is_final);
+        served.map(|one| {
+            // Where there are no bytes, nothing is lacking.
+            let complete = one.retained.bytes == 0;
+            Retained {
+                complete,
+                ..one.retained
+            }
         })
     }
 }

@@ -363,4 +363,6 @@ impl Machine {
 }
 
 #[cfg(test)]
+mod resume_tests;
+#[cfg(test)]
 mod tests;

@@ -100,24 +100,24 @@ impl Retention {
         is_stable && is_next
     }
 
-    /// Lets go of the operations that need not be kept any more.
-    pub(super) fn release(&mut self, on_peer_loss: OnPeerLoss) -> Vec<OpId> {
+    /// Lets go of the operations that need not be kept any more. One that still `moves` here is kept until it does not: if
+    /// the epoch ends before, the report names it, and the machine of the next one releases it.
+    pub(super) fn release(
+        &mut self,
+        on_peer_loss: OnPeerLoss,
+        moves: impl Fn(OpId) -> bool,
+    ) -> Vec<OpId> {
         let end = match on_peer_loss {
             OnPeerLoss::Shrink => self.everywhere.delivered,
             // Nobody is ever served.
             OnPeerLoss::Restart => self.own.delivered,
         };
-        if self
-            .retained
-            .first_key_value()
-            .is_none_or(|(&op, _)| op >= end)
-        {
-            return Vec::new();
+        let over = self.retained.range(..end).map(|(&op, _)| op);
+        let over: Vec<OpId> = over.filter(|&op| !moves(op)).collect();
+        for op in &over {
+            self.retained.remove(op);
         }
-        let rest = self.retained.split_off(&end);
-        std::mem::replace(&mut self.retained, rest)
-            .into_keys()
-            .collect()
+        over
     }
 
     fn subtree(&self) -> Watermark {
@@ -266,11 +266,14 @@ impl Retention {
 
     /// How far this node is with a group that it has not opened again in this epoch: as far as before.
     pub(super) fn report_of(start: &Start) -> GroupReport {
+        let mut retained = start.retained.clone();
+        retained.extend(start.forgotten());
+        retained.sort_unstable_by_key(|held| held.op);
         GroupReport {
             group: start.resume.group,
             delivered_to_all: start.delivered.iter().copied().min().unwrap_or(0),
             delivered_to_any: start.delivered.iter().copied().max().unwrap_or(0),
-            retained: start.retained.clone(),
+            retained,
             refused: None,
         }
     }

@@ -1,225 +1,12 @@
-//! What one machine does by itself: how much a rank may have in flight, and what it begins an epoch with.
+//! What one machine does by itself: how much a rank may have in flight, which groups it opens, who has left.
 
 use topology::OnPeerLoss;
 
 use super::config::tests::config;
 use super::*;
 use crate::op::Call;
-use crate::recovery::{GroupResume, Retained, Served};
+use crate::recovery::GroupResume;
 use crate::{DType, DoubleTree, Layout, OpKind};
-
-fn held(bytes: u64) -> Retained {
-    Retained {
-        op: 4,
-        epoch: 1,
-        call: Call {
-            dtype: DType::I32,
-            count: bytes / 4,
-            ..Call::barrier()
-        },
-        bytes,
-        complete: true,
-        verdict: None,
-    }
-}
-
-/// The second of two nodes in an epoch that serves operation 4, which was delivered to its rank before.
-fn second_of_two(served: Served, mine: Option<Retained>) -> Machine {
-    let start = Start {
-        resume: GroupResume {
-            group: WORLD,
-            base: 4,
-            served: vec![served],
-            refused: None,
-        },
-        delivered: vec![5],
-        retained: mine.into_iter().collect(),
-    };
-    let config = Config {
-        node: 1,
-        layout: Layout::new(&[1, 1]).unwrap(),
-        trees: DoubleTree::build(&[0, 0]),
-        recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Shrink,
-            ..Recovery::default()
-        },
-        ..config()
-    };
-    Machine::resume(config, vec![start], Duration::ZERO)
-}
-
-fn served(bytes: u64, spread: bool) -> Served {
-    Served {
-        retained: held(bytes),
-        holder: 0,
-        spread,
-    }
-}
-
-/// The only chunk of the served operation, from the root of tree 0.
-fn down() -> Frame {
-    Frame::BroadcastChunk {
-        group: WORLD,
-        tree: 0,
-        op: 4,
-        chunk: 0,
-        bytes: 8,
-        watermark: Watermark::default(),
-    }
-}
-
-#[test]
-fn what_is_served_is_written_only_where_it_is_not_yet() {
-    let place = |complete| {
-        let mine = Retained {
-            complete,
-            ..held(8)
-        };
-        let machine = second_of_two(served(8, true), Some(mine));
-        machine.place(0, machine.node.config.fence, &down())
-    };
-    assert_eq!(place(true), Placement::Discard);
-    // Its rank had the outcome before the node lost its memory: it forwards what it has not.
-    assert!(matches!(place(false), Placement::Into(_)));
-}
-
-/// Everybody else may have it and have delivered it while it is still on its way to one that holds it, where nobody
-/// keeps it for others any more.
-#[test]
-fn what_is_served_is_not_written_where_it_lay_before_although_it_was_delivered_to_all() {
-    let mut machine = second_of_two(served(8, true), Some(held(8)));
-    let fence = machine.node.config.fence;
-    let watermark = Watermark {
-        completed: 5,
-        delivered: 5,
-    };
-    let all = Input::Frame {
-        peer: 0,
-        fence,
-        frame: Frame::Watermark {
-            group: WORLD,
-            watermark,
-        },
-    };
-    machine.handle(Duration::ZERO, all, &mut Vec::new());
-    assert_eq!(machine.report()[0].retained, [], "it is let go");
-    assert_eq!(machine.place(0, fence, &down()), Placement::Discard);
-}
-
-// REC-10: who serves others has what it says it has.
-#[test]
-fn who_forgot_what_was_delivered_to_its_ranks_holds_it_only_where_there_are_no_bytes() {
-    for (bytes, complete) in [(8, false), (0, true)] {
-        let machine = second_of_two(served(bytes, false), None);
-        let report = &machine.report()[0];
-        assert_eq!((report.delivered_to_all, report.retained.len()), (5, 1));
-        assert_eq!(report.retained[0].complete, complete);
-    }
-}
-
-#[test]
-fn a_served_operation_is_over_where_it_was_delivered_to_all_ranks_before() {
-    let mut machine = second_of_two(served(8, true), Some(held(8)));
-    let fence = machine.node.config.fence;
-    let mut effects = Vec::new();
-    for input in [
-        Input::Tick,
-        Input::Frame {
-            peer: 0,
-            fence,
-            frame: down(),
-        },
-        Input::Leave,
-    ] {
-        machine.handle(Duration::ZERO, input, &mut effects);
-    }
-    let delivers = |effect: &Effect| matches!(effect, Effect::End { .. });
-    assert!(!effects.iter().any(delivers), "nothing is delivered twice");
-    let bye = Effect::Send {
-        peer: 0,
-        frame: Frame::Leaving {
-            group: WORLD,
-            ended: 5,
-        },
-        payload: None,
-    };
-    assert!(effects.contains(&bye), "{effects:?}");
-}
-
-#[test]
-fn what_was_delivered_everywhere_before_it_arrived_is_released() {
-    let mut machine = second_of_two(served(8, true), Some(held(8)));
-    let fence = machine.node.config.fence;
-    let watermark = Watermark {
-        completed: 5,
-        delivered: 5,
-    };
-    let group = WORLD;
-    let mut effects = Vec::new();
-    for frame in [Frame::Watermark { group, watermark }, down()] {
-        let peer = 0;
-        let frame = Input::Frame { peer, fence, frame };
-        machine.handle(Duration::ZERO, frame, &mut effects);
-    }
-    let release = Effect::Release { group, op: 4 };
-    assert!(effects.contains(&release), "{effects:?}");
-    assert_eq!(machine.groups[&WORLD].oldest(), 5);
-}
-
-/// What is served moves before ranks have called again what comes before it: with one slot an edge two neighbours would
-/// wait for each other if it took that.
-#[test]
-fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
-    let start = Start {
-        resume: GroupResume {
-            group: WORLD,
-            base: 3,
-            served: vec![Served {
-                holder: 1,
-                ..served(8, true)
-            }],
-            refused: None,
-        },
-        delivered: vec![3],
-        retained: vec![held(8)],
-    };
-    let config = Config {
-        node: 1,
-        layout: Layout::new(&[1, 1]).unwrap(),
-        trees: DoubleTree::build(&[0, 0]),
-        slots: 1,
-        recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Shrink,
-            ..Recovery::default()
-        },
-        ..config()
-    };
-    let mut machine = Machine::resume(config, vec![start], Duration::ZERO);
-    let mut uses_of_the_slot = |input| {
-        let mut effects = Vec::new();
-        machine.handle(Duration::ZERO, input, &mut effects);
-        let op = |effect: &Effect| {
-            let Effect::Send {
-                frame: Frame::ReduceChunk { op, .. },
-                ..
-            } = effect
-            else {
-                return None;
-            };
-            Some(*op)
-        };
-        let copies = |effect: &Effect| matches!(effect, Effect::Copy { .. });
-        let copied = effects.iter().any(copies);
-        (effects.iter().find_map(op), copied)
-    };
-    assert_eq!(uses_of_the_slot(Input::Tick), (None, false));
-    let submit = Input::Submit {
-        group: WORLD,
-        rank: 0,
-        call: Call::barrier(),
-    };
-    assert_eq!(uses_of_the_slot(submit), (Some(3), false));
-}
 
 #[test]
 fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
@@ -261,7 +48,11 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
     };
     let mut machine = Machine::new(config, Duration::ZERO);
     assert_eq!(machine.in_flight(), []);
-    let call = held(8).call;
+    let call = Call {
+        dtype: DType::I32,
+        count: 2,
+        ..Call::barrier()
+    };
     let mut call_of = |rank, seconds| {
         let now = Duration::from_secs(seconds);
         let submit = Input::Submit {

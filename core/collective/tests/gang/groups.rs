@@ -156,5 +156,5 @@ fn check_that_groups_end(world: &mut World) {
 // COLL-1, REC-1, REC-3, REC-10, ZONE-2 for groups.
 #[test]
 fn any_groups_end_alike_whatever_is_lost() {
-    explore(2000, &[], check_run);
+    explore(2000, &[10_431_462_393_979_601_351], check_run);
 }

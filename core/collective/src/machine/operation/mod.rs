@@ -303,12 +303,8 @@ impl Operation {
 
     /// Delivers the outcome to ranks as far as it may be.
     pub(super) fn deliver(&mut self, at: &mut Context<'_>) {
-        if self.stage != Stage::Final {
-            return;
-        }
-        let Some(held) = at.retention.kept(self.id).copied() else {
-            // Let go when it had been delivered to all ranks of all nodes, before the last of it came by here.
-            self.stage = Stage::Ended;
+        let kept = at.retention.kept(self.id).copied();
+        let Some(held) = kept.filter(|_| self.stage == Stage::Final) else {
             return;
         };
         for rank in 0..self.brought.len() {

@@ -50,47 +50,31 @@ impl Operations {
             }
             at.retention.pass_watermarks(at.view, at.node);
         }
-        self.release_retained(at);
         self.release(at, is_in_use);
     }
 
-    /// Lets go of results that nobody can need any more.
-    fn release_retained(&mut self, at: &mut Context<'_>) {
-        let on_peer_loss = at.view.recovery.on_peer_loss;
-        let released = at.retention.release(on_peer_loss);
-        if on_peer_loss == OnPeerLoss::Restart {
-            return;
-        }
-        for op in released {
-            if self.ops.contains_key(&op) {
-                continue; // It still moves, and is released when it is over.
-            }
-            self.is_closed_everywhere |= self.closed == Some(op);
-            let group = at.view.id;
-            at.node.out.push(Effect::Release { group, op });
-        }
-    }
-
-    /// Lets go of what is over and used by nobody here.
+    /// Lets go of what is over and used by nobody here, and of results that nobody can need any more.
     fn release(&mut self, at: &mut Context<'_>, is_in_use: impl Fn(OpId) -> bool) {
-        let released = match at.view.recovery.on_peer_loss {
-            OnPeerLoss::Restart => OpId::MAX,
-            OnPeerLoss::Shrink => at.retention.released(),
-        };
-        let (group, closed) = (at.view.id, self.closed);
-        let mut is_closed_everywhere = false;
+        let (group, on_peer_loss) = (at.view.id, at.view.recovery.on_peer_loss);
+        let mut released = Vec::new();
         self.ops.retain(|&op, operation| {
             let in_use = !operation.is_released() || is_in_use(op);
             if !in_use && (operation.is_called() || operation.is_served()) {
                 at.node.out.push(Effect::FreeInputs { group, op });
-                if op < released {
-                    at.node.out.push(Effect::Release { group, op });
-                    is_closed_everywhere |= closed == Some(op);
-                }
+                released.push(op);
             }
             in_use
         });
-        self.is_closed_everywhere |= is_closed_everywhere;
+        let retained = at
+            .retention
+            .release(on_peer_loss, |op| self.ops.contains_key(&op));
+        if on_peer_loss == OnPeerLoss::Shrink {
+            released = retained;
+        }
+        for op in released {
+            self.is_closed_everywhere |= self.closed == Some(op);
+            at.node.out.push(Effect::Release { group, op });
+        }
     }
 
     /// The epoch is over: what is in flight ends with the cause, or waits for the next epoch.

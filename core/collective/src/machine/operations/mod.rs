@@ -51,29 +51,25 @@ impl Operations {
         let all = start.resume.served.iter().map(|served| &served.retained);
         let mut all = start.retained.iter().chain(all);
         self.closed = all.find(|held| closes(held)).map(|held| held.op);
-        let mine = |op: OpId| start.retained.iter().find(|held| held.op == op).copied();
         for held in &start.retained {
             if held.op < start.resume.base {
                 retention.keep(*held); // To be released.
             }
         }
+        for held in start.forgotten() {
+            retention.keep(held);
+        }
         for served in &start.resume.served {
             let op = served.retained.op;
             let delivered: Vec<bool> = start.delivered.iter().map(|&first| first > op).collect();
-            if let Some(held) = mine(op) {
+            let mine = start.mine(op);
+            if let Some(held) = mine {
                 retention.keep(held);
-            } else if !served.spread {
-                // Where there are no bytes, to know of it is to have it.
-                let complete = served.retained.bytes == 0;
-                retention.keep(Retained {
-                    complete,
-                    ..served.retained
-                });
             }
             if !served.spread && !delivered.contains(&false) {
                 continue;
             }
-            let operation = Operation::served(view, served, delivered, mine(op));
+            let operation = Operation::served(view, served, delivered, mine);
             self.ops.insert(op, operation);
             self.ready.mark_ready(op);
         }
