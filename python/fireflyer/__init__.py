@@ -23,6 +23,7 @@ from .errors import (
     NoUsableCheckpoint,
     StateError,
 )
+from .group_options import Options
 
 if TYPE_CHECKING:
     from . import hooks
@@ -38,6 +39,7 @@ __all__ = [
     "HFReduceError",
     "Members",
     "NoUsableCheckpoint",
+    "Options",
     "StateError",
     "hooks",
     "members",

@@ -16,8 +16,9 @@ import weakref
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
-from .environment import NUMERICS, NVLINK, RUN_DIR, Environment
+from .environment import FALLBACK, RUN_DIR, Environment
 from .errors import HFReduceError
+from .group_options import Options
 
 if TYPE_CHECKING:
     from ._native import Client, Group
@@ -80,10 +81,8 @@ def _look_at_version(version: str) -> None:
 def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     """Makes a group. Collective: all members decide together whether it talks to the sidecars.
 
-    An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it. A group of some ranks whose
-    `backend_options` say that it is ``replicated`` goes on when ranks of it are lost; one with a ``priority`` above 0 is
-    served before the others, one below 0 after them; their ``numerics`` say how sums of floats are rounded in this
-    group, if not as in the job.
+    An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it, or should have one.
+    `backend_options` are the group's `Options`, or nothing.
     """
     global _owner, _generation
     import torch
@@ -99,9 +98,11 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     ranks = list(options.global_ranks_in_group)
     # A group of some ranks, or of all of them again, is opened beside the one of all that talks to the sidecar.
     is_part = bool(ranks) and (_owns() or not _is_world(ranks))
+    asked = Options()
     try:
-        numerics = _numerics(backend_options)
-        pairs = _pairs(ranks or list(range(size)), options.group_id, is_part, backend_options)
+        asked = Options.of(backend_options)
+        numerics = asked.numerics or Environment.read().numerics.lower()
+        pairs = _pairs(ranks or list(range(size)), options.group_id, is_part, asked)
         client, why_not = _attached() if is_part else _attach(rank, size)
     except (HFReduceError, ImportError, ValueError) as raised:
         # Reported after the others know: they wait for this rank.
@@ -114,11 +115,10 @@ def _create(options: Any, backend_options: Any) -> HFReduceGroup:
     if int(flag) == _ALONE and client is not None:
         client, why_not = None, "other ranks cannot use their sidecar"
     if client is not None and is_part:
-        replicated, priority = _standing(backend_options)
         number = _number(str(options.group_id))
         try:
             limit = options.timeout.total_seconds()
-            lane = client.open(number, ranks, replicated, limit, priority)
+            lane = client.open(number, ranks, asked.replicated, limit, asked.priority)
         except HFReduceError as refused:
             # The same on all members, as all answers about groups are.
             if "which is not possible" not in str(refused):
@@ -148,42 +148,15 @@ def _refuse_others(config: Any) -> None:
         )
 
 
-def _numerics(backend_options: Any) -> str:
-    """How a group rounds sums, in the sidecar's words: as its options say, else as the job does."""
-    asked = getattr(backend_options, "numerics", None)
-    if asked is None:
-        return Environment.read().numerics.lower()
-    words = [word.lower() for word in NUMERICS]
-    if asked not in words:
-        raise HFReduceError(
-            f"failed to make a group: its numerics must be {' or '.join(words)}, not {asked!r}"
-        )
-    return asked
-
-
-def _standing(backend_options: Any) -> tuple[bool, int]:
-    """Whether a group goes on when ranks of it are lost, and its priority."""
-    replicated = bool(getattr(backend_options, "replicated", False))
-    return replicated, int(getattr(backend_options, "priority", 0))
-
-
-def _pairs(
-    ranks: list[int], group_id: Any, is_part: bool, backend_options: Any
-) -> Policy | None:
+def _pairs(ranks: list[int], group_id: Any, is_part: bool, asked: Options) -> Policy | None:
     """How a group uses GPUs that share an NVLink: as its options say, else as the environment does. None: not at all."""
     environment = Environment.read()
-    words = [word.lower() for word in NVLINK]
-    asked = getattr(backend_options, "nvlink", environment.nvlink.lower())
-    if asked not in words:
-        raise HFReduceError(
-            f"failed to make a group: its nvlink must be {' or '.join(words)}, not {asked!r}"
-        )
-    if asked == "never":
+    if (asked.nvlink or environment.nvlink.lower()) == "never":
         return None
     from .pairs import Policy
 
     # The group of all goes on when ranks are lost, where any does.
-    replicated, priority = _standing(backend_options) if is_part else (True, 0)
+    replicated, priority = (asked.replicated, asked.priority) if is_part else (True, 0)
     first, second = (_number(f"{group_id} nvlink {half}") for half in range(2))
     least = environment.nvlink_least_bytes
     return Policy(least, ranks, (first, second), replicated, priority)
@@ -228,7 +201,13 @@ def _attach(rank: int, size: int) -> tuple[Client | None, str]:
         return None, "another group of all ranks talks to the sidecar already"
     socket = environment.run_dir / SOCKET
     if not socket.exists():
-        return None, f"there is no {socket}, this pod has no sidecar"
+        why_not = f"there is no {socket}, this pod has no sidecar"
+        if environment.falls_back:
+            return None, why_not
+        raise HFReduceError(
+            f"failed to make a group: {why_not}. The job asks for HFReduce: see why the container `hfreduce` of this pod does "
+            f"not run; or set {FALLBACK}=gloo to train over gloo, at its speed"
+        )
     if _connection is None or _connection[0] != os.getpid():
         from ._native import Client
 

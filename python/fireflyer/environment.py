@@ -21,6 +21,8 @@ INTERVAL_SECONDS = 300.0
 KEEP_LAST = 3
 #: Who performs collectives: the sidecar, or the program itself.
 BACKENDS = ("HFReduce", "None")
+#: The variable by which a job goes over gloo where it should have a sidecar and has none: ``gloo``, or not set.
+FALLBACK = "FIREFLYER_FALLBACK"
 #: How sums of floats are rounded.
 NUMERICS = ("Fast", "Precise", "Bitwise")
 #: What becomes of the other nodes when one is lost.
@@ -52,6 +54,8 @@ class Environment:
     on_peer_loss: str
     #: The job's ``spec.communication.backend``, one of `BACKENDS`.
     backend: str
+    #: Whether a pod without its sidecar trains over gloo.
+    falls_back: bool
     #: The job's ``spec.communication.numerics``, one of `NUMERICS`.
     numerics: str
     #: The job's ``spec.communication.nvlink``, one of `NVLINK`, and from how many bytes on pairs are used.
@@ -86,6 +90,7 @@ class Environment:
             node_rank=_integer(v, "NODE_RANK", 0),
             on_peer_loss=_one_of(v, "FIREFLYER_ON_PEER_LOSS", ON_PEER_LOSS),
             backend=_one_of(v, "FIREFLYER_BACKEND", BACKENDS),
+            falls_back=_falls_back(v),
             numerics=_one_of(v, "FIREFLYER_NUMERICS", NUMERICS),
             nvlink=_one_of(v, "FIREFLYER_NVLINK", NVLINK),
             nvlink_least_bytes=_integer(v, "FIREFLYER_NVLINK_LEAST_BYTES", NVLINK_LEAST_BYTES),
@@ -123,6 +128,13 @@ def _one_of(variables: Mapping[str, str], name: str, words: tuple[str, ...]) -> 
     if text not in words:
         raise ValueError(f"{name} must be {' or '.join(words)}, not {text!r}")
     return text
+
+
+def _falls_back(variables: Mapping[str, str]) -> bool:
+    text = variables.get(FALLBACK) or ""
+    if text not in ("", "gloo"):
+        raise ValueError(f"{FALLBACK} must be gloo or not set, not {text!r}")
+    return text == "gloo"
 
 
 def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:

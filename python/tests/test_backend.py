@@ -1,5 +1,7 @@
 """The backend over gloo, where there is no sidecar: nothing a script does may fail."""
 
+import tempfile
+import types
 import unittest
 
 import fireflyer
@@ -177,7 +179,41 @@ def several_backends():
     return said
 
 
+def refused_options():
+    """What is said of options that are not ours."""
+    try:
+        dist.new_group([0, 1], backend="hfreduce", pg_options=types.SimpleNamespace(priority=1))
+    except fireflyer.HFReduceError as error:
+        return str(error)
+    return None
+
+
+def uses_sidecar():
+    return dist.group.WORLD.uses_sidecar
+
+
 class BackendTest(unittest.TestCase):
+    def test_options_refuse_what_they_do_not_know(self):
+        with self.assertRaisesRegex(TypeError, "priorty"):
+            fireflyer.Options(priorty=1)
+        with self.assertRaisesRegex(fireflyer.HFReduceError, "a whole number, not 'high'"):
+            fireflyer.Options(priority="high")
+        with self.assertRaisesRegex(fireflyer.HFReduceError, "fast or precise or bitwise, not"):
+            fireflyer.Options(numerics="exact")
+        for text in gang.successes(gang.run(refused_options, 2, backend="hfreduce")):
+            self.assertIn("must be a fireflyer.Options, not a SimpleNamespace", text)
+
+    def test_a_pod_without_the_sidecar_that_its_job_asks_for_is_an_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pod = {"FIREFLYER_RUN_DIR": folder}
+            here, there = gang.run(uses_sidecar, 2, backend="hfreduce", variables=[pod, {}])
+            self.assertIn("this pod has no sidecar", here.text)
+            self.assertIn("set FIREFLYER_FALLBACK=gloo", here.text)
+            self.assertIn("on another rank", there.text)
+            variables = [{**pod, "FIREFLYER_FALLBACK": "gloo"}] * 2
+            gangs = gang.run(uses_sidecar, 2, backend="hfreduce", variables=variables)
+            self.assertEqual(gangs, [False, False])
+
     def test_a_backend_beside_ours_is_refused_and_not_dropped(self):
         said = gang.successes(gang.run(several_backends, 1, backend=None))[0]
         self.assertEqual(len(said), 3)

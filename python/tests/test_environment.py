@@ -11,6 +11,7 @@ class EnvironmentTest(unittest.TestCase):
         settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
         self.assertEqual((settings.attempt, settings.rank, settings.world_size, settings.keep_last), (1, 0, 1, 3))
         self.assertEqual((settings.backend, settings.numerics), ("HFReduce", "Fast"))
+        self.assertFalse(settings.falls_back)
         self.assertEqual((settings.node_rank, settings.on_peer_loss), (0, "Restart"))
         self.assertEqual((settings.nvlink, settings.nvlink_least_bytes), ("Never", 4 << 20))
         self.assertIsNone(settings.run_dir)
@@ -50,6 +51,7 @@ class EnvironmentTest(unittest.TestCase):
             "RANK": "first",
             "FIREFLYER_BACKEND": "gloo",
             "FIREFLYER_NUMERICS": "fast",
+            "FIREFLYER_FALLBACK": "nccl",
             "FIREFLYER_ON_PEER_LOSS": "Go on",
             "FIREFLYER_NVLINK": "Off",
             "FIREFLYER_NVLINK_LEAST_BYTES": "4M",

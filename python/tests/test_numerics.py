@@ -1,12 +1,11 @@
 """How sums are rounded: by the job's word, by a group's, and the error of ranks that differ."""
 
-import types
 import unittest
 
 import gang
 import torch
 import torch.distributed as dist
-from fireflyer import HFReduceError
+from fireflyer import HFReduceError, Options
 from sidecars import Sidecars, needed
 
 
@@ -22,7 +21,7 @@ def in_groups():
     everybody = list(range(dist.get_world_size()))
     totals = {"job": (dist.group.WORLD.numerics, total())}
     for numerics in ("fast", "precise", "bitwise"):
-        options = types.SimpleNamespace(numerics=numerics)
+        options = Options(numerics=numerics)
         group = dist.new_group(everybody, backend="hfreduce", pg_options=options)
         totals[numerics] = (group.numerics, total(group))
     return totals
@@ -30,7 +29,7 @@ def in_groups():
 
 def that_differ():
     rank = dist.get_rank()
-    options = types.SimpleNamespace(numerics="bitwise" if rank == 1 else "precise")
+    options = Options(numerics="bitwise" if rank == 1 else "precise")
     everybody = list(range(dist.get_world_size()))
     group = dist.new_group(everybody, backend="hfreduce", pg_options=options)
     try:
@@ -43,9 +42,8 @@ def that_differ():
 
 
 def in_a_word_that_is_none():
-    options = types.SimpleNamespace(numerics="exact")
     try:
-        dist.new_group([0, 1], backend="hfreduce", pg_options=options)
+        dist.new_group([0, 1], backend="hfreduce", pg_options=Options(numerics="exact"))
     except HFReduceError as raised:
         return str(raised)
     return None
