@@ -194,8 +194,8 @@ def uses_sidecar():
 
 class BackendTest(unittest.TestCase):
     def test_options_refuse_what_they_do_not_know(self):
-        with self.assertRaisesRegex(TypeError, "priorty"):
-            fireflyer.Options(priorty=1)
+        with self.assertRaisesRegex(TypeError, "urgency"):
+            fireflyer.Options(urgency=1)
         with self.assertRaisesRegex(fireflyer.HFReduceError, "a whole number, not 'high'"):
             fireflyer.Options(priority="high")
         with self.assertRaisesRegex(fireflyer.HFReduceError, "fast or precise or bitwise, not"):
