@@ -274,12 +274,7 @@ struct AllEnded {
 
 /// Runs the stages in order until one fails; the early ones begin as soon as the packages are there.
 fn run_all(stages: &[Stage], watchdog: &Watchdog) -> AllEnded {
-    let AllEnded {
-        mut lines,
-        mut counts,
-        mut times,
-        mut failures,
-    } = AllEnded::default();
+    let mut all = AllEnded::default();
     let mut broken = false;
     thread::scope(|scope| {
         let mut early = HashMap::new();
@@ -294,7 +289,7 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> AllEnded {
             let under_way = early.remove(stage.name);
             // What comes later is built on what came before.
             if broken && under_way.is_none() {
-                lines.push((stage.name, "not run", Duration::ZERO));
+                all.lines.push((stage.name, "not run", Duration::ZERO));
                 continue;
             }
             println!("== {}", stage.name);
@@ -302,18 +297,20 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> AllEnded {
                 Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 None => stage.run(watchdog),
             };
-            counts += ended.counts;
-            times.push(Row::whole(stage.name, ended.elapsed));
+            all.counts += ended.counts;
+            all.times.push(Row::whole(stage.name, ended.elapsed));
             let parts = ended.times.into_iter();
-            times.extend(parts.map(|(program, seconds)| Row::part(stage.name, program, seconds)));
+            all.times
+                .extend(parts.map(|(program, seconds)| Row::part(stage.name, program, seconds)));
             let Err(error) = ended.result else {
-                lines.push((stage.name, ended.made.ok(), ended.elapsed));
+                all.lines.push((stage.name, ended.made.ok(), ended.elapsed));
                 continue;
             };
             println!("xtask test: {} failed: {error:#}", stage.name);
-            failures.push(format!("{}: {error:#}", stage.name));
-            failures.extend(ended.last.into_iter().map(|line| format!("| {line}")));
-            lines.push((stage.name, "FAILED", ended.elapsed));
+            all.failures.push(format!("{}: {error:#}", stage.name));
+            all.failures
+                .extend(ended.last.into_iter().map(|line| format!("| {line}")));
+            all.lines.push((stage.name, "FAILED", ended.elapsed));
             broken = true;
             if watchdog.over() {
                 stage.remove_clusters();
@@ -322,13 +319,8 @@ fn run_all(stages: &[Stage], watchdog: &Watchdog) -> AllEnded {
         }
     });
     // A stage may fail without a test that failed: formatting, a build, the time limit.
-    counts.failed = counts.failed.max(u64::from(broken));
-    AllEnded {
-        lines,
-        counts,
-        times,
-        failures,
-    }
+    all.counts.failed = all.counts.failed.max(u64::from(broken));
+    all
 }
 
 /// What is free where the tests write most.

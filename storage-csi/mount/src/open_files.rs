@@ -29,14 +29,16 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// What a sync has to say. Bytes are on all replicas once they are written; what is left is the file's length, and a time
-    /// that is said now and then, and when the file is closed.
-    pub(crate) fn to_sync(self) -> Option<Written> {
-        let is_longer = |written: &Written| written.length > self.size;
-        let is_later =
-            |written: &Written| written.mtime_ns >= self.said_ns.saturating_add(TIME_STEP_NS);
-        self.written
-            .filter(|written| is_longer(written) || is_later(written))
+    /// Whether a sync has something to say. Bytes are on all replicas once they are written; what is left is the file's length,
+    /// and a time that is said now and then, and when the file is closed.
+    pub(crate) fn needs_sync(&self) -> bool {
+        self.written.is_some_and(
+            |Written {
+                 length, mtime_ns, ..
+             }| {
+                length > self.size || mtime_ns >= self.said_ns.saturating_add(TIME_STEP_NS)
+            },
+        )
     }
 }
 
@@ -212,7 +214,7 @@ mod tests {
             size: 4096,
             said_ns: 1000,
         };
-        let says = |progress: Progress| progress.to_sync().is_some();
+        let says = |progress: Progress| progress.needs_sync();
         assert!(says(after(4097, 1001)), "it is longer");
         assert!(!says(after(4096, 1001)), "only its time has changed");
         assert!(says(after(4096, 1000 + TIME_STEP_NS)), "long ago");

@@ -23,6 +23,19 @@ fn held(bytes: u64) -> Retained {
     }
 }
 
+/// Two nodes of one rank each, that go on without each other.
+fn two_nodes() -> Config {
+    Config {
+        layout: Layout::new(&[1, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        recovery: Recovery {
+            on_peer_loss: OnPeerLoss::Shrink,
+            ..Recovery::default()
+        },
+        ..config()
+    }
+}
+
 /// The second of two nodes in an epoch that serves operation 4, which was delivered to its rank before.
 fn second_of_two(served: Served, mine: Option<Retained>) -> Machine {
     let start = Start {
@@ -37,13 +50,7 @@ fn second_of_two(served: Served, mine: Option<Retained>) -> Machine {
     };
     let config = Config {
         node: 1,
-        layout: Layout::new(&[1, 1]).unwrap(),
-        trees: DoubleTree::build(&[0, 0]),
-        recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Shrink,
-            ..Recovery::default()
-        },
-        ..config()
+        ..two_nodes()
     };
     Machine::resume(config, vec![start], Duration::ZERO)
 }
@@ -153,15 +160,7 @@ fn what_is_still_on_its_way_to_one_that_holds_it_is_released_although_the_epoch_
 // REC-10
 #[test]
 fn what_is_still_being_sent_when_all_have_it_is_released_although_the_epoch_ends() {
-    let config = Config {
-        layout: Layout::new(&[1, 1]).unwrap(),
-        trees: DoubleTree::build(&[0, 0]),
-        recovery: Recovery {
-            on_peer_loss: OnPeerLoss::Shrink,
-            ..Recovery::default()
-        },
-        ..config()
-    };
+    let config = two_nodes();
     let fence = config.fence;
     let mut machine = Machine::new(config, Duration::ZERO);
     let call = Call {

@@ -125,11 +125,10 @@ impl FileSystem {
 
     pub(super) async fn sync(&self, handle: FileHandle) -> Outcome<()> {
         let file = self.open.file(handle).ok_or(Failed::Errno(Errno::BADF))?;
-        let is_said = file.progress().to_sync().is_none();
-        match is_said {
-            true => Ok(()),
-            false => self.say(&file).await,
+        if file.progress().needs_sync() {
+            self.say(&file).await?;
         }
+        Ok(())
     }
 
     /// Says what a handle has written.

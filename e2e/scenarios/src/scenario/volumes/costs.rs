@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster::processors::processor_seconds;
 use crds::names::SYSTEM_NAMESPACE;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{Timestamp, Unit};
 
 use super::{in_data, storage_is_ready};
 use crate::context::Context;
@@ -38,7 +38,7 @@ pub async fn claims_can_be_used_soon(context: Context) -> Result<()> {
         let volume = [&volume[..], &["jsonpath={.spec.volumeName}"]].concat();
         let volume = context.kubectl(&volume).await?;
         let published = published(&context, &volume).await?;
-        took.push((published - claimed).total(k8s_openapi::jiff::Unit::Second)?);
+        took.push((published - claimed).total(Unit::Second)?);
     }
     took.sort_by(f64::total_cmp);
     let [shortest, .., longest] = took[..] else {
