@@ -33,6 +33,8 @@ pub struct Ops {
     pub operations: Vec<Operation>,
     /// Calls of local ranks that wait for their turn or for memory.
     pub waiting: Vec<Waiting>,
+    /// Collectives that local ranks made over gloo since this sidecar started.
+    pub fallbacks: u64,
     /// Where memory and the engine lie.
     pub placement: PlacementReport,
     /// What happened last, oldest first: the flight recorder.

@@ -57,6 +57,8 @@ pub struct Metrics {
     suspect: IntGaugeVec,
     link: IntGaugeVec,
     placement: IntGaugeVec,
+    /// Collectives that local ranks made over gloo.
+    pub fallbacks: IntCounter,
     /// Payloads that did not match their checksum.
     pub damaged: IntCounter,
     /// Connections to the data port that did not authenticate.
@@ -153,6 +155,10 @@ impl Metrics {
                 "1, labelled with where memory and the engine lie on the machine's NUMA nodes, and whether pages are huge.",
                 &["inputs", "results", "engine", "huge_pages"],
             )?,
+            fallbacks: registry.counter(
+                "fireflyer_hfreduce_fallbacks_total",
+                "Collectives that local ranks made over gloo, because the sidecar has none for their type, operation or shape.",
+            )?,
             damaged: registry.counter(
                 "fireflyer_hfreduce_damaged_payloads_total",
                 "Payloads from peers that did not match their checksum; each ended its link.",
@@ -236,6 +242,10 @@ impl Metrics {
                 seconds: self.operation_seconds.with_label_values(&labels),
             }
         });
+        // Ranks meet in a barrier with a name before they use gloo.
+        if call.kind == OpKind::Barrier && call.tag != 0 {
+            self.fallbacks.inc();
+        }
         one.done.inc();
         one.bytes.inc_by(bytes);
         one.seconds.observe(took.as_secs_f64());
@@ -304,6 +314,20 @@ mod tests {
             let line = format!("fireflyer_hfreduce_{name} {value}\n");
             assert!(text.contains(&line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn barriers_with_a_name_are_collectives_over_gloo() {
+        let registry = Registry::new("test").unwrap();
+        let metrics = Metrics::new(&registry).unwrap();
+        for tag in [0, 7, 7] {
+            let call = Call {
+                tag,
+                ..Call::barrier()
+            };
+            metrics.succeeded(&call, Duration::ZERO);
+        }
+        assert_eq!(metrics.fallbacks.get(), 2);
     }
 
     #[test]

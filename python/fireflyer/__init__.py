@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from .errors import (
     CheckpointError,
     CheckpointUnavailable,
-    HFReduceError,
     NoUsableCheckpoint,
     StateError,
 )
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from . import hooks
     from .arena import Arena
     from .checkpoint import Checkpoint, should_stop
+    from .collective_error import HFReduceError
     from .membership import Members, members
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
 _HOMES = {
     "Arena": ".arena",
     "Checkpoint": ".checkpoint",
+    "HFReduceError": ".collective_error",
     "Members": ".membership",
     "members": ".membership",
     "should_stop": ".checkpoint",

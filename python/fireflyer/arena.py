@@ -21,7 +21,7 @@ import torch.distributed as dist
 from . import average, naming, process
 from .buckets import Bucket, Slot, layout, plan
 from .call import Call
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .shared import Memory, of_result
 from .tensors import DTYPES
 

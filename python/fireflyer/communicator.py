@@ -21,13 +21,14 @@ import torch.distributed as dist
 from . import naming, process
 from .call import Call
 from .completer import Completer, Finish
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .gpu import GpuTransfers
 from .tensors import DTYPES, as_bytes, receive
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
     from ._native import Arena, Client, Group, Ticket
+    from .gloo import Gloo
     from .pairs import Policy
 
 #: How long the end of a group waits for operations that are still in flight, in seconds.
@@ -44,7 +45,7 @@ class Communicator:
         rank: int,
         size: int,
         timeout: float,
-        gloo: dist.ProcessGroup,
+        gloo: Gloo,
         client: Client | None,
         lane: Group | None = None,
         numerics: str = "fast",
@@ -197,9 +198,9 @@ class Communicator:
 
     def over_gloo(self, kind: str, *arguments: Any, **named: Any) -> dist.Work:
         """A collective of gloo, which starts when all ranks have called it."""
-        method = getattr(self.gloo, kind)
+        gloo = self.gloo
         if not self.takes([]):
-            return method(*arguments, **named)
+            return gloo.call(kind, *arguments, **named)
         client, completer, timeout = self.client, self._completer, self.timeout
         assert client is not None and completer is not None
         name = naming.of_call(kind, arguments, named)
@@ -216,11 +217,12 @@ class Communicator:
             # What was on in the thread that called.
             with torch.inference_mode(inference), torch.no_grad():
                 try:
-                    method(*arguments, **named).wait()
+                    gloo.complete(tensors, kind, *arguments, **named)
                 except Exception as error:
                     raise HFReduceError(f"{what} failed: {error}") from error
 
-        results = list(naming.tensors_of(0, arguments, named))
+        results, inputs = (list(naming.tensors_of(side, arguments, named)) for side in range(2))
+        tensors = results + inputs
         with self._turn():
             ticket = client.call(Call("barrier", tag=name), None, group=self._lane, timeout=timeout)
             return completer.add(HFReduceWork(what, results), finish)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from . import process
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .work import HFReduceWork
 
 _log = logging.getLogger(__name__)

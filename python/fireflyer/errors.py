@@ -1,12 +1,4 @@
-"""The errors of this package."""
-
-
-class HFReduceError(RuntimeError):
-    """A collective failed, or the sidecar cannot be used. The message names the cause.
-
-    Every rank that took part gets the same cause. PyTorch's C++ code (DistributedDataParallel's
-    backward pass) may turn it into a plain ``RuntimeError`` whose text starts with this class's name.
-    """
+"""The errors of checkpoints."""
 
 
 class CheckpointError(RuntimeError):

@@ -18,7 +18,7 @@ import torch.futures
 from . import naming
 from .call import Call
 from .communicator import Communicator
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .options import given, root_of
 from .tensors import DTYPES, as_bytes, fill, fits, flat, moved, receive
 from .work import HFReduceWork
@@ -176,7 +176,7 @@ def send(comm: Communicator, tensors: Any, dstRank: int, tag: int = 0) -> dist.W
     """Sends a tensor to a rank, which receives it under the same tag."""
     tensors = flat(tensors)
     if len(tensors) != 1 or not comm.takes(tensors):
-        return comm.gloo.send(tensors, dstRank, tag)
+        return comm.gloo.call("send", tensors, dstRank, tag)
     call = moved("send", tensors[0], dstRank)
     data = as_bytes(tensors[0].contiguous()) if call.count > 0 else None
     return _post(comm, call, tag, tensors[0], data, None)
@@ -186,14 +186,14 @@ def recv(comm: Communicator, tensors: Any, srcRank: int, tag: int = 0) -> dist.W
     """Receives what a rank sends under a tag: the first message that was not received yet."""
     tensors = flat(tensors)
     if len(tensors) != 1 or not comm.takes(tensors):
-        return comm.gloo.recv(tensors, srcRank, tag)
+        return comm.gloo.call("recv", tensors, srcRank, tag)
     return _post(comm, moved("recv", tensors[0], srcRank), tag, tensors[0], None, tensors[0])
 
 
 def recv_anysource(comm: Communicator, tensors: Any, tag: int = 0) -> dist.Work:
     """Is gloo's where there is no sidecar."""
     if not comm.takes(flat(tensors)):
-        return comm.gloo.recv_anysource(flat(tensors), tag)
+        return comm.gloo.call("recv_anysource", flat(tensors), tag)
     raise HFReduceError(
         "failed to receive from any rank: hfreduce needs the sender's rank, as NCCL does. Name it "
         '(`src=`), or make a group for such messages: `new_group(backend="gloo")`'

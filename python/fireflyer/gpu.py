@@ -24,7 +24,7 @@ import torch
 from . import naming
 from .call import Call
 from .completer import Completer
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .shared import ALIGNMENT, Memory
 from .work import HFReduceWork
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .environment import NUMERICS, NVLINK
-from .errors import HFReduceError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +35,9 @@ class Options:
             known = [word.lower() for word in words]
             asked = getattr(self, name)
             if asked is not None and asked not in known:
-                raise HFReduceError(
-                    f"failed to make a group: its {name} must be {' or '.join(known)}, not {asked!r}"
-                )
+                raise _error(f"its {name} must be {' or '.join(known)}, not {asked!r}")
         if not isinstance(self.priority, int):
-            raise HFReduceError(
-                f"failed to make a group: its priority must be a whole number, not {self.priority!r}"
-            )
+            raise _error(f"its priority must be a whole number, not {self.priority!r}")
 
     @classmethod
     def of(cls, given: object) -> Options:
@@ -50,7 +45,11 @@ class Options:
         if given is None:
             return cls()
         if not isinstance(given, cls):
-            raise HFReduceError(
-                f"failed to make a group: pg_options must be a fireflyer.Options, not a {type(given).__name__}"
-            )
+            raise _error(f"pg_options must be a fireflyer.Options, not a {type(given).__name__}")
         return given
+
+
+def _error(text: str) -> Exception:
+    from .collective_error import HFReduceError
+
+    return HFReduceError(f"failed to make a group: {text}")

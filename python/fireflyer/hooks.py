@@ -32,7 +32,7 @@ import torch.futures
 
 from . import naming
 from .call import Call
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .shared import Memory, of_result
 from .tensors import DTYPES
 from .work import HFReduceWork

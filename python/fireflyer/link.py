@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 
 #: Bytes of a name and of a secret.
 KEY_BYTES = 16

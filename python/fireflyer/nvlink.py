@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from . import naming
 from .call import Call
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .link import Head, Link
 from .pairs import SLOTS, Joined
 from .shared import ALIGNMENT, Memory

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import link
 from .call import Call
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 from .link import Link
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.futures
 
 from . import process
-from .errors import HFReduceError
+from .collective_error import HFReduceError
 
 if TYPE_CHECKING:
     from .completer import Completer
@@ -96,7 +96,7 @@ class HFReduceWork(dist.Work):
         self._hurry()
         if not self._latch.acquire(timeout=limit_seconds if limit_seconds > 0 else -1):
             raise HFReduceError(
-                f"{self._what} is not finished after {limit_seconds:g} s: a rank is missing or slow, "
+                f"{self._what} timed out after {limit_seconds:g} s: a rank is missing or slow, "
                 "and the sidecar's log names it"
             )
         self._latch.release()

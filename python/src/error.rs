@@ -19,7 +19,7 @@ pub(crate) fn raise(py: Python<'_>, error: &dyn Error) -> PyErr {
         let _ = write!(text, ": {inner}");
         cause = inner.source();
     }
-    match CLASS.import(py, "fireflyer.errors", "HFReduceError") {
+    match CLASS.import(py, "fireflyer.collective_error", "HFReduceError") {
         Ok(class) => PyErr::from_type(class.clone(), text),
         Err(error) => error,
     }

@@ -179,7 +179,7 @@ class AsyncTest(unittest.TestCase):
         for rank, (seen, waited, after, future, value) in enumerate(results):
             if rank != 3:
                 self.assertEqual(seen[:3], [False, False, None])
-                self.assertRegex(seen[3], "HFReduceError: .*is not finished after 0.02 s")
+                self.assertRegex(seen[3], "HFReduceError: .*timed out after 0.02 s")
             self.assertTrue(waited)
             self.assertEqual(after, [True, True, None, True])
             self.assertEqual((future, value), (4000.0, 4.0))

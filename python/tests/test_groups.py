@@ -162,11 +162,11 @@ def shard_fully():
 
 def differ():
     """Ranks that mean different groups by one name."""
-    from fireflyer import backend
+    from fireflyer import connection
 
     rank = dist.get_rank()
     client = dist.group.WORLD.communicator.client
-    number = backend._number("of this test")
+    number = connection.number_of("of this test")
     ranks = [0, 1] if rank == 1 else [0, 1, 2, 3]
     try:
         client.open(number, ranks, False, 30.0)

@@ -16,7 +16,7 @@ import numpy
 import test_gpu
 import torch
 import torch.distributed as dist
-from fireflyer import HFReduceError, Options, backend, gpu, nvlink
+from fireflyer import HFReduceError, Options, creation, gpu, nvlink
 from fireflyer.call import Call
 from fireflyer.pairs import GpuRecord, Policy, match
 from fireflyer.work import HFReduceWork
@@ -269,7 +269,7 @@ class MatchTest(unittest.TestCase):
 
 class PolicyTest(unittest.TestCase):
     def policy(self, **options):
-        return backend._pairs([0, 2], "7", True, Options(**options))
+        return creation.nvlink_policy([0, 2], "7", True, Options(**options))
 
     def test_nvlinks_are_used_only_where_a_group_or_its_environment_asks_for_it(self):
         self.assertIsNone(self.policy())

@@ -54,7 +54,7 @@ pub enum Error {
     },
     /// A group was not opened so far.
     #[error(
-        "failed to open a group of {ranks} ranks for {waited:?}: one of them has not opened it"
+        "failed to open a group of {ranks} ranks: timed out after {waited:?}, one of them has not opened it"
     )]
     GroupTimeout {
         /// How many it has.
@@ -69,7 +69,7 @@ pub enum Error {
         why: String,
     },
     /// The operation is not finished; it goes on and can be waited for again.
-    #[error("{call} is not finished after {waited:?}: a rank has not called it, or is slow")]
+    #[error("{call} timed out after {waited:?}: a rank has not called it, or is slow")]
     Timeout {
         /// The operation.
         call: Call,
@@ -77,7 +77,7 @@ pub enum Error {
         waited: Duration,
     },
     /// Too many operations are in flight and none finishes.
-    #[error("failed to call {call} for {waited:?}: {IN_FLIGHT_LIMIT} operations are in flight")]
+    #[error("failed to call {call}: timed out after {waited:?}, {IN_FLIGHT_LIMIT} operations are in flight")]
     Busy {
         /// The operation.
         call: Call,
@@ -85,7 +85,7 @@ pub enum Error {
         waited: Duration,
     },
     /// No answer from the sidecar.
-    #[error("failed to {request}: no answer from the sidecar after {waited:?}")]
+    #[error("failed to {request}: timed out, no answer from the sidecar after {waited:?}")]
     NoAnswer {
         /// What was asked.
         request: &'static str,

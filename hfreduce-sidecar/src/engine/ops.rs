@@ -70,6 +70,7 @@ impl Engine {
                 .map(operation)
                 .collect(),
             waiting: waiting.filter(|one| one.calls > 0).collect(),
+            fallbacks: self.telemetry.metrics().fallbacks.get(),
             placement: self.places.report.clone(),
             history: self.telemetry.flight_recorder().lines(self.now()),
         }

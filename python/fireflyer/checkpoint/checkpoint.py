@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from ..environment import Environment
+from ..collective_error import HFReduceError
 from ..errors import (
     CheckpointError,
     CheckpointUnavailable,
-    HFReduceError,
     NoUsableCheckpoint,
     StateError,
 )
