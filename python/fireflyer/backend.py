@@ -32,7 +32,7 @@ def register() -> None:
     from . import c10d, rendezvous
 
     rendezvous.register()
-    c10d.install()
+    c10d.install(NAME)
     _look_at_version(torch_version)
     if NAME not in dist.Backend.backend_list:
         # Also for "cuda", so that its tensors get an answer of ours and not one about a missing backend.

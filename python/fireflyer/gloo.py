@@ -62,7 +62,6 @@ class Gloo:
 
     def _connected(self) -> dist.ProcessGroup:
         backend = dist.ProcessGroupGloo(self._store, self._rank, self._size, self._timeout)
-        backend._set_sequence_number_for_group()
         group = dist.ProcessGroup(self._store, self._rank, self._size)
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)

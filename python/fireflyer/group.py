@@ -46,7 +46,6 @@ class HFReduceGroup(dist.ProcessGroup):
     ) -> None:
         super().__init__(store, rank, size)
         # No backend is registered: what this class does not define is an error, and does not go past the sidecar.
-        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         self._name = self._description = ""
         self._barriers = dist.PrefixStore("monitored_barrier", store)
         #: What its collectives are called with.

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import torch.futures
+from torch.futures import Future
 
 from . import naming
 from .call import Call
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["State", "allreduce", "bf16", "e4m3", "e5m2"]
 
-Future = torch.futures.Future
 #: Buckets whose memory a state keeps: DDP makes others once, after its first step.
 _MEMORIES = 1024
 
@@ -61,7 +60,7 @@ class State:
                 f"failed to use a group of the backend {dist.get_backend(group)} for a hook: make one with "
                 'torch.distributed.new_group(backend="hfreduce"), or give none'
             )
-        self.group: "HFReduceGroup" = group
+        self.group: HFReduceGroup = group
         self._memories: dict[tuple[int, int], Memory] = {}
         #: The bucket before, whose scale is being agreed on: called by the next one.
         self._pending: Callable[[], None] | None = None
@@ -123,6 +122,9 @@ def _send_scaled(state: State, bucket: dist.GradBucket, dtype: torch.dtype) -> F
     def send() -> None:
         try:
             agreed.wait()
+            if dtype == torch.float8_e4m3fn and not math.isfinite(largest.item()):
+                # It has no infinity, of which newer versions of PyTorch make its largest number.
+                buffer.masked_fill_(buffer.isinf(), math.nan)
             _call(state, index, buffer, dtype, scale_of(largest.item(), dtype), work)
         except HFReduceError as error:
             work.complete(error)

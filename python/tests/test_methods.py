@@ -13,7 +13,8 @@ NO_COLLECTIVES = set(
     """abort bound_device_id boxed eager_connect_single_device get_backend get_group_store get_reconfigure_handle group_desc
     group_name merge_remote_group name new_window options rank reconfigure register_abort_hook register_post_hook
     register_pre_hook set_timeout shutdown size split_group supports_abort_hooks supports_reconfigure supports_splitting
-    supports_window unbox unregister_abort_hook unregister_post_hook unregister_pre_hook
+    supports_window get_error memory_stats merge resume setUsePgForSymmMemRendezvous shrink split suspend allocate_tensor
+    unbox unregister_abort_hook unregister_post_hook unregister_pre_hook
     use_pg_for_symm_mem_rendezvous supports_coalescing supports_time_estimate supports_tensor_alloc""".split()
 )
 #: The same, of names that begin with an underscore.
@@ -21,10 +22,10 @@ PRIVATE = set(
     """_add_ephemeral_timeout _backend_id _create_internal _device_types _enable_collectives_timing _end_coalescing
     _get_backend _get_backend_name _get_sequence_number_for_group _has_hooks _id _pybind11_conduit_v1_ _register_backend
     _register_on_completion_hook _set_default_backend _set_group_desc _set_group_name _set_sequence_number_for_group
-    _start_coalescing _verify_work_timeout _wait_for_pending_works _allocate_tensor""".split()
+    _start_coalescing _start_time_estimate _end_time_estimate _set_group_uid _verify_work_timeout _wait_for_pending_works _allocate_tensor""".split()
 )
-#: What only gloo does, on purpose.
-GLOO = {"monitored_barrier"}
+#: What only other backends do, on purpose.
+OTHERS = {"allreduce_sparse"}
 #: What newer versions of PyTorch call what older ones call otherwise.
 RENAMED = {
     "all_gather_single": "_allgather_base",
@@ -38,7 +39,7 @@ RENAMED = {
 
 class MethodsTest(unittest.TestCase):
     def test_every_method_of_a_process_group_is_ours_or_known_to_be_gloos(self):
-        known = NO_COLLECTIVES | PRIVATE | GLOO
+        known = NO_COLLECTIVES | PRIVATE | OTHERS
         for kind in (dist.ProcessGroup, dist.distributed_c10d._ProcessGroupWrapper.__mro__[1]):
             for name, method in inspect.getmembers(kind, callable):
                 if name.startswith("__") or inspect.isclass(method) or name in known:

@@ -1,6 +1,8 @@
 //! `cargo xtask python`: the wheel's tests, inside the very root that the trainer's image is made of, against the real
 //! sidecar, in several processes side by side. The machine's own Python is not touched.
 
+mod newest;
+
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write as _};
 use std::ops::AddAssign;
@@ -22,13 +24,14 @@ pub(crate) const VERB: Verb = Verb {
     name: "python",
     about: "Run the wheel's tests in the trainer image's root, with real sidecars",
     usage: "
-Usage: cargo xtask python [--processes N] [TEST]
+Usage: cargo xtask python [--processes N] [--newest] [TEST]
 
 Builds the trainer's root, the wheel and the sidecar where they are missing, and runs python/tests with unittest.
 Processes in namespaces of their own share the modules. The results of tests are shown as they come, whatever else a
 module prints at its end.
 
   --processes N  so many side by side (default: 3)
+  --newest       over the newest PyTorch instead of the trainer's, installed the first time (1.4 GB)
   TEST           a module, class or method, for example test_checkpoint (default: all)",
     run,
 };
@@ -40,12 +43,12 @@ const PROCESSES: usize = 3;
 const END: &str = "== end of module";
 
 /// Mounts what a root needs, then runs Python in it. Arguments: root, repository, wheel, programs, folder of the stand-in
-/// for a GPU's driver, then Python's.
+/// for a GPU's driver, a PyTorch other than the root's or nothing, where its libraries are in there, then Python's.
 const ENTER: &str = r#"
 set -e
-root=$1 repository=$2 site=$3 programs=$4 drivers=$5; shift 5
+root=$1 repository=$2 site=$3 programs=$4 drivers=$5 torch=$6 libraries=$7; shift 7
 ip link set lo up
-for folder in dev proc tmp run src opt/site opt/programs opt/drivers; do mkdir -p "$root/$folder"; done
+for folder in dev proc tmp run src opt/site opt/programs opt/drivers opt/torch; do mkdir -p "$root/$folder"; done
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/tmp"
@@ -54,8 +57,9 @@ mount --bind "$repository" "$root/src"; mount -o remount,bind,ro "$root/src"
 mount --bind "$site" "$root/opt/site"
 mount --bind "$programs" "$root/opt/programs"
 mount --bind "$drivers" "$root/opt/drivers"
+[ -z "$torch" ] || mount --bind "$torch" "$root/opt/torch"
 exec chroot "$root" /usr/bin/env -i PATH=/opt/programs:/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 \
-  PYTHONPATH=/opt/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 \
+  PYTHONPATH=/opt/site:/opt/torch LD_LIBRARY_PATH="/opt/torch/$libraries" PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 \
   USE_LIBUV=0 FIREFLYER_SIDECAR=/opt/programs/hfreduce-sidecar \
   FIREFLYER_FAKE_CUDA=/opt/drivers/libfake_cuda.so \
   sh -c 'cd /src/python/tests && exec python3 "$@" 2>&1' python "$@"
@@ -63,6 +67,7 @@ exec chroot "$root" /usr/bin/env -i PATH=/opt/programs:/usr/local/bin:/usr/bin:/
 
 fn run(mut args: Args) -> Result<ExitCode> {
     let processes = args.parsed("--processes")?.unwrap_or(PROCESSES);
+    let newest = args.switch("--newest");
     let test = args.positional();
     args.finish()?;
     if !prerequisites::is_root() {
@@ -75,7 +80,10 @@ fn run(mut args: Args) -> Result<ExitCode> {
         None => modules()?,
     };
     let processes = processes.clamp(1, modules.len().max(1));
-    let root = Root::ready()?;
+    let mut root = Root::ready()?;
+    if newest {
+        root.torch = newest::installed()?;
+    }
     let modules = Mutex::new(modules);
     let workers: Vec<Result<Counts>> = thread::scope(|scope| {
         let workers: Vec<_> = (0..processes)
@@ -250,6 +258,8 @@ struct Root {
     site: PathBuf,
     programs: PathBuf,
     drivers: PathBuf,
+    /// Another PyTorch than the root's; empty for the root's.
+    torch: PathBuf,
 }
 
 impl Root {
@@ -262,6 +272,7 @@ impl Root {
             root: unpacked(&trainer::base()?)?,
             site: trainer::wheel()?,
             drivers: drivers()?,
+            torch: PathBuf::new(),
         })
     }
 
@@ -272,7 +283,8 @@ impl Root {
             .args(["--mount", "--pid", "--fork", "--net", "--kill-child"])
             .args(["bash", "-c", ENTER, "python"])
             .args([&self.root, &paths::repository(), &self.site])
-            .args([&self.programs, &self.drivers]);
+            .args([&self.programs, &self.drivers, &self.torch])
+            .arg(newest::LIBRARIES);
         python
     }
 }

@@ -55,7 +55,8 @@ Stages, in this order. `tools`, `base` and `csi` start together with `tidy`:
   smoke     create a cluster, kill a node,    csi      programs beside a CSI driver
             delete it                         images   container images, no engine
   python    the wheel against real sidecars   cluster  T4 and T5: scenarios on real and simulated
-                                                       nodes
+  newest    python again over the newest               nodes
+            PyTorch, with --all
 
   --all          run all tests
   --base REV     compare with the commit where the branch left REV (default: HEAD^)
@@ -112,7 +113,7 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
     };
     let etcd = [&etcd, posix].concat();
     let tests = |name, which| verb(name, &[&["test", which], chosen].concat());
-    Ok(vec![
+    let mut stages = vec![
         verb(PACKAGES, &["test", "--packages"]),
         verb("tidy", &["tidy"]),
         verb("gen", &["gen", "--check"]),
@@ -154,7 +155,12 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
             clusters: &[scenarios::CLUSTER],
             ..tests("cluster", "--scenarios")
         },
-    ])
+    ];
+    if chosen.contains(&"--all") {
+        // Another PyTorch takes 1.4 GB, and the tests once more.
+        stages.push(verb("newest", &["python", "--newest"]));
+    }
+    Ok(stages)
 }
 
 fn run(mut args: Args) -> Result<ExitCode> {

@@ -250,6 +250,11 @@ fn fits_every_python(wheel: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Python's installer.
+pub(crate) fn pip() -> anyhow::Result<PathBuf> {
+    Ok(maturin()?.with_file_name("pip"))
+}
+
 fn maturin() -> anyhow::Result<PathBuf> {
     let environment = paths::cache()?.join("maturin");
     let program = environment.join("bin/maturin");
