@@ -74,7 +74,7 @@ class Arena:
         name = layout(buckets)
         _make_alike(module, self._group)
         comm: Communicator | None = getattr(self._group, "communicator", None)
-        self._client = client = comm and comm.client
+        self._client = client = None if comm is None else comm.client
         self._written = client.results_written if client is not None else 0
         shared = [comm is not None and comm.averages(one.dtype, one.device) for one in buckets]
         memory, offset = None, 0
@@ -274,6 +274,7 @@ class _SidecarLane(_Lane):
     def finish(self, views: bool) -> torch.Tensor:
         ticket, self._ticket = self._ticket, None
         client, timeout = self._comm.client, self._comm.timeout
+        assert client is not None and ticket is not None, "what `start` has called"
         try:
             if views:
                 return of_result(client.take(ticket, timeout=timeout), self.bucket.dtype)

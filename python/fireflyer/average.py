@@ -44,7 +44,7 @@ def install() -> None:
     was registered before its first pass."""
     parallel = torch.nn.parallel.DistributedDataParallel
     begin = parallel.__init__
-    if hasattr(begin, "averages"):
+    if begin.__module__ == __name__:
         return
 
     @functools.wraps(begin)
@@ -53,7 +53,7 @@ def install() -> None:
         if getattr(model.process_group, "uses_sidecar", False):
             _register_late(model)
 
-    init.averages = True
+    init.__module__ = __name__
     parallel.__init__ = init
 
 

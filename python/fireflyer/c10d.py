@@ -14,14 +14,17 @@ from typing import Any
 import torch.distributed as dist
 
 
-def install() -> None:
-    """Lets them know hfreduce. Called by ``import torch``."""
-    module = importlib.import_module("torch.distributed.distributed_c10d")
-    if hasattr(module.monitored_barrier, "knows_hfreduce"):
+def install(name: str) -> None:
+    """Lets them know the backend `name`. Called by ``import torch``."""
+    module: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    if getattr(module.monitored_barrier, "__module__", None) == __name__:
         return
     module.monitored_barrier = dist.monitored_barrier = _monitored_barrier(module.monitored_barrier)
-    if hasattr(module, "_set_pg_timeout"):
-        module._set_pg_timeout = _set_pg_timeout(module._set_pg_timeout)
+    module._set_pg_timeout = _set_pg_timeout(module._set_pg_timeout)
+    # Newer versions attach their flight recorder to backends that have none. The sidecar has one.
+    recording = getattr(module, "_FR_SELF_RECORDING_BACKENDS", None)
+    if recording is not None:
+        module._FR_SELF_RECORDING_BACKENDS = type(recording)([*recording, name])
 
 
 def _is_ours(group: Any) -> bool:
@@ -39,7 +42,7 @@ def _monitored_barrier(theirs: Callable[..., None]) -> Callable[..., None]:
         else:
             theirs(group, timeout, wait_all_ranks)
 
-    monitored_barrier.knows_hfreduce = True
+    monitored_barrier.__module__ = __name__
     return monitored_barrier
 
 

@@ -11,7 +11,7 @@ class Call(NamedTuple):
     kind: str
     #: Element type, and how many elements each rank brings.
     dtype: str = "u8"
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # A tuple's `count` is not missed.
     reduction: str = "sum"
     #: What `premul_sum` multiplies with.
     factor: float = 1.0

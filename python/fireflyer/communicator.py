@@ -9,6 +9,7 @@ zones holds for the sidecar only.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -20,8 +21,8 @@ import torch.distributed as dist
 
 from . import naming, process
 from .call import Call
-from .completer import Completer, Finish
 from .collective_error import HFReduceError
+from .completer import Completer, Finish
 from .gpu import GpuTransfers
 from .tensors import DTYPES, as_bytes, receive
 from .work import HFReduceWork
@@ -244,6 +245,6 @@ def _close(completer: Completer, client: Client, opened: list[Group], is_part: b
         except HFReduceError:
             continue  # The sidecar is gone, and the group with it.
         work = HFReduceWork("close", [])
-        completer.add(work, lambda ticket=ticket: client.wait(ticket, None, timeout=_DAY_SECONDS))
+        completer.add(work, functools.partial(client.wait, ticket, None, timeout=_DAY_SECONDS))
         closed = True
     completer.close(0.0 if closed else _CLOSE_SECONDS)

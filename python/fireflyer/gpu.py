@@ -12,6 +12,7 @@ them. So PyTorch's allocator cannot give their memory to another kernel, on whic
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections import deque
@@ -23,8 +24,8 @@ import torch
 
 from . import naming
 from .call import Call
-from .completer import Completer
 from .collective_error import HFReduceError
+from .completer import Completer
 from .shared import ALIGNMENT, Memory
 from .work import HFReduceWork
 
@@ -211,6 +212,7 @@ class GpuTransfers:
                 try:
                     if part.error is not None:
                         raise part.error
+                    assert part.ticket is not None, "it was called"
                     copy = self._client.deliver(
                         part.ticket, gpu, memory.arena, part.offset, part.step.targets,
                         timeout=self._timeout,
@@ -226,7 +228,7 @@ class GpuTransfers:
 
         for part in parts:
             self._last = part.called
-            self._calls.put(lambda part=part: call(part))
+            self._calls.put(functools.partial(call, part))
         self._completer.add(work, finish)
 
         def gate(consumer: int) -> None:

@@ -213,6 +213,7 @@ class Bridge:
             part.down, self._next_down = self._next_down, self._next_down + 1
         try:
             if part.error is None:
+                assert part.ticket is not None, "it was called"
                 part.delivered = self._client.deliver(
                     part.ticket, self._gpu, memory.arena, part.offset, [(0, *part.own)],
                     timeout=self._timeout,

@@ -86,6 +86,7 @@ def _rendezvous(
     if store is None:
         url = url.replace(f"{SCHEME}:", "env:", 1)
         first, _, _ = next(theirs(url, timeout=timeout, **rest))
+        assert environment.run_dir is not None, "such a job has a run directory"
         members = _Members(environment.run_dir / ROSTER)
         servers = _servers(first, environment, members)
         store = _stores[master] = Store(members.lowest, servers, first)

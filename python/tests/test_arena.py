@@ -196,7 +196,7 @@ class ArenaTest(unittest.TestCase):
     def test_clipping_is_right_and_turns_to_copies(self):
         ours = gang.successes(self.gang().run(train, "arena", 1, True))
         by_hand = gang.successes(self.gang().run(train, "by hand", 1, True))
-        for losses, weights, copied in ours:
+        for _, weights, copied in ours:
             self.assertEqual(weights, ours[0][1])
             self.assertEqual(copied[0], 0)
             self.assertGreater(copied[1], 0)

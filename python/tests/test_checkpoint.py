@@ -20,7 +20,7 @@ from fireflyer.environment import Environment
 class CheckpointTest(Case):
     def test_a_run_goes_on_with_the_same_bits(self):
         def train(model, optimizer, start, end):
-            for step in range(start, end):
+            for _ in range(start, end):
                 batch = torch.randn(8, 4) + random.random() + numpy.random.rand()
                 optimizer.zero_grad()
                 torch.nn.functional.dropout(model(batch), 0.3).square().sum().backward()

@@ -264,7 +264,7 @@ def gather_from_those_who_are_left():
     if rank in (1, 2):
         agreement._encode = lambda _: torch.zeros(0 if rank == 1 else 5, dtype=torch.uint8)
     agreement._SUM_BYTES = 7
-    return agreement.to_first("value of rank %d" % rank)
+    return agreement.to_first(f"value of rank {rank}")
 
 
 class GangTest(unittest.TestCase):
@@ -380,7 +380,7 @@ class GangTest(unittest.TestCase):
     def test_gathering_costs_what_the_others_bring_and_not_rank_0s_own(self):
         results = gang.successes(gang.run(gather_beside_a_long_one, 3))
         self.assertEqual(results[0][0], ["x" * 1_000_000, 1, 2])
-        for gathered, brought in results:
+        for _, brought in results:
             self.assertEqual(brought, [2])
         self.assertIsNone(results[2][0])
 

@@ -125,7 +125,7 @@ def handles_without_owner():
     """DDP holds the C++ half of a handle only; the Python half must outlive that."""
     group = dist.group.WORLD
     futures = []
-    for step in range(50):
+    for _ in range(50):
         futures.append(group.allreduce([torch.full((1000,), 1.0)]).get_future())
         gc.collect()
     return [future.wait()[0][0].item() for future in futures] == [float(group.size())] * 50

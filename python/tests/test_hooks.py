@@ -112,7 +112,7 @@ def train(name, steps=STEPS, view=False):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     data = torch.Generator().manual_seed(100 + dist.get_rank())
     losses = []
-    for step in range(steps):
+    for _ in range(steps):
         batch = torch.randn(32, 16, generator=data)
         loss = torch.nn.functional.cross_entropy(model(batch), batch[:, :4].argmax(1))
         optimizer.zero_grad()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
-from typing import IO, Union
 
-Bytes = Union[bytes, memoryview]
+Bytes = bytes | memoryview
 
 #: Errors that say that a file is not there. Any other one says nothing about what is there.
 MISSING = (FileNotFoundError, NotADirectoryError)
@@ -26,7 +26,7 @@ class Disk:
     def reading(self, path: Path) -> None:
         """Called before `path` is looked at."""
 
-    def open(self, path: Path) -> IO[bytes]:
+    def open(self, path: Path) -> FileIO:
         """Opens a file to be read, without a buffer."""
         self.reading(path)
         return open(path, "rb", buffering=0)

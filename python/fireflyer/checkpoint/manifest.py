@@ -165,9 +165,9 @@ def _digest(content: bytes) -> str:
 
 
 def _check(manifest: Manifest) -> None:
-    for field in ("attempt", "step", "sequence", "world_size"):
-        if type(getattr(manifest, field)) is not int or getattr(manifest, field) < 0:
-            raise ValueError(f"{field} is not a whole number")
+    for name in ("attempt", "step", "sequence", "world_size"):
+        if type(getattr(manifest, name)) is not int or getattr(manifest, name) < 0:
+            raise ValueError(f"{name} is not a whole number")
     if len(manifest.ranks) != manifest.world_size:
         raise ValueError(f"it holds {len(manifest.ranks)} ranks of {manifest.world_size}")
     for name, length in manifest.shards.items():

@@ -10,8 +10,9 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -107,7 +108,7 @@ def _read(
 
 
 def _read_one(
-    file: IO[bytes],
+    file: FileIO,
     path: Path,
     name: str,
     entry: dict[str, Any],
@@ -122,7 +123,7 @@ def _read_one(
     if os.fstat(file.fileno()).st_size < entry["offset"] + length:
         raise CheckpointError(f"failed to read {path}: it ends inside {name}")
     data = place(name, entry)
-    window = memoryview(bytearray(min(length, READ_BYTES))) if data is None else None
+    window = memoryview(bytearray(min(length, READ_BYTES) if data is None else 0))
     file.seek(entry["offset"])
     digest = hashlib.sha256()
     done = 0
