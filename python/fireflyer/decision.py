@@ -59,6 +59,11 @@ def decide(
             store.set(decided, json.dumps([least, _by(ranks, written[ranks[0]][1])]))
         store.wait([decided], timeout)
         least, reason = json.loads(store.get(decided))
+        if store.add(f"{turn}/read", 1) == size:
+            store.set(f"{turn}/over", "")
+        if rank == 0:
+            # The store is this process's as a rule, and ends with it.
+            store.wait([f"{turn}/over"], timeout)
     except dist.DistNetworkError as error:
         raise HFReduceError(f"failed to {what}: the store of rank 0 is gone: {error}") from error
     except RuntimeError as error:
