@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .arena import Arena
     from .checkpoint import Checkpoint, should_stop
     from .collective_error import HFReduceError
+    from .group import backend_of, participants
     from .membership import Members, members
 
 __all__ = [
@@ -41,8 +42,10 @@ __all__ = [
     "NoUsableCheckpoint",
     "Options",
     "StateError",
+    "backend_of",
     "hooks",
     "members",
+    "participants",
     "should_stop",
 ]
 
@@ -51,7 +54,9 @@ _HOMES = {
     "Checkpoint": ".checkpoint",
     "HFReduceError": ".collective_error",
     "Members": ".membership",
+    "backend_of": ".group",
     "members": ".membership",
+    "participants": ".group",
     "should_stop": ".checkpoint",
 }
 

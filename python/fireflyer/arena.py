@@ -22,6 +22,7 @@ from . import average, naming, process
 from .buckets import Bucket, Slot, layout, plan
 from .call import Call
 from .collective_error import HFReduceError
+from .group import backend_of
 from .shared import Memory, of_result
 from .tensors import DTYPES
 
@@ -73,7 +74,8 @@ class Arena:
         buckets = plan(module.parameters(), bucket_bytes)
         name = layout(buckets)
         _make_alike(module, self._group)
-        comm: Communicator | None = getattr(self._group, "communicator", None)
+        ours = backend_of(self._group, torch.device("cpu"))
+        comm: Communicator | None = None if ours is None else ours.communicator
         self._client = client = None if comm is None else comm.client
         self._written = client.results_written if client is not None else 0
         shared = [comm is not None and comm.averages(one.dtype, one.device) for one in buckets]

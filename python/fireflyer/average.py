@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .group import backend_of
 from .tensors import DTYPES
 
 _log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ def operation(group: Any, tensor: torch.Tensor) -> tuple[dist.ReduceOp, int]:
 
     Sidecars divide by the number of those who took part. Gloo cannot average, and outlives no loss.
     """
-    averages = getattr(group, "uses_sidecar", False) and tensor.dtype in DTYPES
+    ours = backend_of(group, tensor.device)
+    averages = ours is not None and ours.uses_sidecar and tensor.dtype in DTYPES
     if averages and tensor.is_floating_point() and tensor.layout == torch.strided:
         return dist.ReduceOp.AVG, 1
     return dist.ReduceOp.SUM, group.size()
@@ -50,7 +52,8 @@ def install() -> None:
     @functools.wraps(begin)
     def init(model: Any, *arguments: Any, **named: Any) -> None:
         begin(model, *arguments, **named)
-        if getattr(model.process_group, "uses_sidecar", False):
+        ours = backend_of(model.process_group)
+        if ours is not None and ours.uses_sidecar:
             _register_late(model)
 
     init.__module__ = __name__

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .group import HFReduceGroup
+    from .group import HFReduceBackend, HFReduceGroup
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def register() -> None:
     from . import c10d, rendezvous
 
     rendezvous.register()
-    c10d.install(NAME)
+    c10d.install()
     _look_at_version(torch_version)
     if NAME not in dist.Backend.backend_list:
         # Also for "cuda", so that its tensors get an answer of ours and not one about a missing backend.
@@ -50,23 +50,36 @@ def _look_at_version(version: str) -> None:
         )  # fmt: skip
 
 
-def _create(options: Any, backend_options: Any) -> HFReduceGroup:
+def _create(options: Any, backend_options: Any) -> HFReduceGroup | HFReduceBackend:
     """Makes a group, as `creation.create` says."""
+    import torch.distributed as dist
+
+    from . import c10d
     from .creation import create
+    from .group import HFReduceBackend, HFReduceGroup, has_backends
 
-    _refuse_others(sys._getframe(1).f_locals.get("backend_config"))
-    return create(options, backend_options)
+    # c10d says nowhere but in its caller's variable which backends there are.
+    others = _others(sys._getframe(1).f_locals.get("backend_config"))
+    if has_backends() and (others or dist.get_debug_level() == dist.DebugLevel.DETAIL):
+        c10d.keep_flight_recorder(NAME, away=False)
+        return create(HFReduceBackend, options, backend_options)
+    _refuse(others)
+    c10d.keep_flight_recorder(NAME, away=True)
+    return create(HFReduceGroup, options, backend_options)
 
 
-def _refuse_others(config: Any) -> None:
-    """PyTorch takes a group of ours for the whole group, and would drop the other backends of a string like
-    ``cpu:hfreduce,cuda:nccl`` without a word. It says nowhere but in its caller's variable which there are."""
+def _others(config: Any) -> list[str]:
+    """The backends beside ours in a string like ``cpu:hfreduce,cuda:nccl``."""
     named = getattr(config, "device_backend_map", {})
-    others = sorted({str(backend) for backend in named.values()} - {NAME})
+    return sorted({str(backend) for backend in named.values()} - {NAME})
+
+
+def _refuse(others: list[str]) -> None:
+    """PyTorch takes a group of ours for the whole group, and would drop other backends without a word."""
     if others:
         from .collective_error import HFReduceError
 
         raise HFReduceError(
-            f"failed to make a group of {config}: PyTorch would drop {', '.join(others)}; use one backend, and "
-            f'make a group of the other one beside it: new_group(backend="{others[0]}")'
+            f"failed to make a group: this PyTorch would drop {', '.join(others)} beside hfreduce, which 2.15 does not; use one "
+            f'backend, and make a group of the other one beside it: new_group(backend="{others[0]}")'
         )

@@ -56,6 +56,8 @@ class Communicator:
         self.gloo, self.client, self.numerics = gloo, client, numerics
         #: Messages that nobody has waited for: the sidecar takes no more than some dozens at a time.
         self.messages: list[HFReduceWork] = []
+        #: Operations and messages that were called.
+        self.called = 0
         self._lane, self._policy = lane, policy
         self._process = process.own()
         # Calls take their place in the order of all ranks: one at a time.
@@ -232,6 +234,7 @@ class Communicator:
         """The lock of whoever calls, who calls after those that still wait for their GPU."""
         if self._gpu_transfers is not None:
             self._gpu_transfers.drain()
+        self.called += 1
         return self._calling
 
 

@@ -17,7 +17,7 @@ from .environment import FALLBACK, RUN_DIR, Environment
 
 if TYPE_CHECKING:
     from ._native import Client
-    from .group import HFReduceGroup
+    from .methods import Methods
 
 #: File of the sidecar's socket in the run directory.
 SOCKET = "hfreduce.sock"
@@ -28,7 +28,7 @@ ATTACH_SECONDS = 60.0
 _LAST = -100
 
 #: The group that talks to the sidecar: one a process, while it lives.
-_owner: weakref.ref[HFReduceGroup] | None = None
+_owner: weakref.ref[Methods] | None = None
 #: The connection, with the process that made it.
 _connection: tuple[int, Client] | None = None
 #: How many groups of all ranks have talked to the sidecar, and how often each name was opened since the last one
@@ -37,7 +37,7 @@ _generation = 0
 _opened: dict[str, int] = {}
 
 
-def own(group: HFReduceGroup) -> None:
+def own(group: Methods) -> None:
     """From here on `group`, one of all ranks, is who talks to the sidecar."""
     global _owner, _generation
     _owner = weakref.ref(group)

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
 from . import average, connection, rendezvous
 from .collective_error import HFReduceError
+from .communicator import Communicator
 from .decision import Standing, decide
 from .environment import Environment
 from .gloo import Gloo
-from .group import HFReduceGroup
 from .group_options import Options
 
 if TYPE_CHECKING:
+    from .group import HFReduceBackend, HFReduceGroup
     from .pairs import Policy
+
+Kind = TypeVar("Kind", "HFReduceGroup", "HFReduceBackend")
 
 _log = logging.getLogger(__name__)
 
 
-def create(options: Any, backend_options: Any) -> HFReduceGroup:
-    """Makes a group. Collective.
+def create(kind: type[Kind], options: Any, backend_options: Any) -> Kind:
+    """Makes a group, as a `kind` of c10d's. Collective.
 
     An `HFReduceError` on all ranks, when one of them has a sidecar and cannot use it, or should have one.
     `backend_options` are the group's `Options`, or nothing.
     """
     rank, size = options.group_rank, options.group_size
+    timeout = options.timeout.total_seconds()
     client, lane, error, why_not, numerics, pairs = None, None, None, "", "fast", None
     ranks = list(options.global_ranks_in_group)
     # A group of some ranks, or of all of them again, is opened beside the one of all that talks to the sidecar.
@@ -52,8 +56,7 @@ def create(options: Any, backend_options: Any) -> HFReduceGroup:
     if client is not None and is_part:
         number = connection.number_of(str(options.group_id))
         try:
-            limit = options.timeout.total_seconds()
-            lane = client.open(number, ranks, asked.replicated, limit, asked.priority)
+            lane = client.open(number, ranks, asked.replicated, timeout, asked.priority)
         except HFReduceError as refused:
             # The same on all members, as all answers about groups are.
             if "which is not possible" not in str(refused):
@@ -65,7 +68,8 @@ def create(options: Any, backend_options: Any) -> HFReduceGroup:
         gloo.connect()
         if rank == 0:
             _log.warning("hfreduce goes over gloo in a group of %d: %s", size, why_not)
-    group = HFReduceGroup(options.store, rank, size, options.timeout, gloo, client, lane, numerics, pairs)
+    communicator = Communicator(rank, size, timeout, gloo, client, lane, numerics, pairs)
+    group = kind(options.store, communicator)
     if client is not None and rendezvous.outlives_losses():
         average.install()
     if client is not None and not is_part:

@@ -17,8 +17,8 @@ import torch.futures
 
 from . import naming
 from .call import Call
-from .communicator import Communicator
 from .collective_error import HFReduceError
+from .communicator import Communicator
 from .options import given, root_of
 from .tensors import DTYPES, as_bytes, fill, fits, flat, moved, receive
 from .work import HFReduceWork

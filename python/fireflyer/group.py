@@ -1,111 +1,31 @@
-"""The process group: c10d's methods over a communicator.
+"""What c10d gets for a group: a group of ours in place of its own, or a backend of its own group's, beside others.
 
-Owns what PyTorch sees of a group. What c10d's calls mean is in `reductions`, `copies` and `exchange`: what they
-export are methods here. Method and parameter names are c10d's: it calls some of them by keyword.
+The former is the rule: c10d then hands our handles to the script, which it does not with a backend's. Only newer versions of
+PyTorch let Python make a backend.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
-from . import copies, decision, exchange, reductions
-from .call import Call
 from .communicator import Communicator
-from .membership import Members
-from .options import given
-
-if TYPE_CHECKING:
-    from ._native import Client, Group
-    from .gloo import Gloo
-    from .pairs import Policy
+from .methods import Methods
+from .work import HFReduceWork, asked
 
 
-class HFReduceGroup(dist.ProcessGroup):
-    """A process group over the node's sidecar, or over gloo where there is none."""
+class HFReduceGroup(Methods, dist.ProcessGroup):
+    """In place of c10d's own group."""
 
-    #: Where c10d asks a backend: a group of some ranks is opened anew, and not split off.
-    supports_splitting = False
-
-    def __init__(
-        self,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        gloo: Gloo,
-        client: Client | None,
-        lane: Group | None = None,
-        numerics: str = "fast",
-        policy: Policy | None = None,
-    ) -> None:
-        super().__init__(store, rank, size)
+    def __init__(self, store: dist.Store, communicator: Communicator) -> None:
+        super().__init__(store, communicator.rank, communicator.size)
+        self.bind(store, communicator)
         # No backend is registered: what this class does not define is an error, and does not go past the sidecar.
         self._name = self._description = ""
-        self._barriers = dist.PrefixStore("monitored_barrier", store)
-        #: What its collectives are called with.
-        self.communicator = Communicator(
-            rank, size, timeout.total_seconds(), gloo, client, lane, numerics, policy
-        )
-
-    def finish(self) -> None:
-        """Waits a little for operations in flight; none can be called after it. Once the group is
-        collected this is done by itself."""
-        self.communicator.close()
-
-    @property
-    def numerics(self) -> str:
-        """How the sidecars round sums of floats in this group: ``fast``, ``precise`` or ``bitwise``."""
-        return self.communicator.numerics
-
-    @property
-    def uses_sidecar(self) -> bool:
-        """Whether this group talks to the sidecar."""
-        return self.communicator.client is not None
-
-    @property
-    def gloo_calls(self) -> int:
-        """Collectives and messages of this group that went over gloo, on this rank."""
-        return self.communicator.gloo.calls
-
-    def members(self) -> Members | None:
-        """Who takes part at present, if this group talks to the sidecar."""
-        client = self.communicator.client
-        if client is None:
-            return None
-        epoch, ranks, nodes = client.members(timeout=self.communicator.timeout)
-        return Members(epoch, ranks, tuple(nodes))
-
-    def getBackendName(self) -> str:
-        """The name of the backend."""
-        return "hfreduce"
-
-    def barrier(self, opts: Any = None) -> dist.Work:
-        """Is complete when all ranks have called it."""
-        comm = self.communicator
-        if not comm.takes([]):
-            return comm.gloo.call("barrier", *given(opts))
-        return comm.call([Call("barrier")], [None], [None])
-
-    def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
-    ) -> None:
-        """Returns when all ranks have called it, or raises an `HFReduceError` that names all which have not within
-        `timeout` (default: the group's). With and without `wait_all_ranks`."""
-        limit = timeout or timedelta(seconds=self.communicator.timeout)
-        standing = decision.Standing.ATTACHED
-        decision.decide(
-            self._barriers, self.rank(), self.size(), limit, standing, what="complete monitored_barrier"
-        )
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """How long collectives that are called from here on are waited for."""
-        self.communicator.timeout = timeout.total_seconds()
 
     # c10d keeps these in registered backends.
 
@@ -127,24 +47,85 @@ class HFReduceGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Whose tensors it takes, for c10d."""
+        """Whose tensors it takes."""
         return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
     def _get_backend(self, device: torch.device) -> HFReduceGroup:
-        """Of every device, for c10d: there are no others."""
+        """Of every device: there are no others."""
         return self
 
 
-def _method(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
-    """A collective as a method of the group."""
+class HFReduceBackend(Methods, Backend):
+    """A backend of c10d's own group, for some of its devices. The script's handles are c10d's, which have `wait` and
+    `get_future` of ours, and nothing else."""
 
-    @functools.wraps(collective)
-    def method(group: HFReduceGroup, *arguments: Any, **named: Any) -> dist.Work:
-        return collective(group.communicator, *arguments, **named)
+    #: Those that are in use. PyTorch's wrapper that checks arguments does not keep them.
+    _used: set[HFReduceBackend] = set()
 
-    return method
+    def __init__(self, store: dist.Store, communicator: Communicator) -> None:
+        super().__init__(communicator.rank, communicator.size)
+        self.bind(store, communicator)
+        self._used.add(self)
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.communicator.called
+
+    def shutdown(self) -> None:
+        """The group is destroyed."""
+        self._used.discard(self)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """As `Methods.monitored_barrier`; c10d gives options."""
+        super().monitored_barrier(getattr(timeout, "timeout", timeout), wait_all_ranks)
+
+    @property
+    def options(self) -> Backend.Options:
+        """As c10d gives them to parts of the group."""
+        return Backend.Options("hfreduce", timedelta(seconds=self.communicator.timeout))
 
 
-for _module in (reductions, copies, exchange):
-    for _name in _module.__all__:
-        setattr(HFReduceGroup, _name, _method(getattr(_module, _name)))
+def has_backends() -> bool:
+    """Whether this PyTorch lets Python make a backend."""
+    try:
+        Backend(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+def backend_of(group: Any = None, device: torch.device | None = None) -> Any:
+    """What hfreduce is in a group of `torch.distributed`.
+
+    Args:
+        group: the default one, if none is given.
+        device: whose tensors are meant; any, if none is given.
+
+    Returns:
+        An object with ``uses_sidecar``, ``gloo_calls``, ``numerics`` and ``members()``. None where other backends are used.
+    """
+    group = dist.group.WORLD if group is None else group
+    if isinstance(group, Methods):
+        return group
+    for one in getattr(group, "_device_types", ()):
+        if device is None or device.type == one.type:
+            backend = group._get_backend(one)
+            if isinstance(backend, Methods):
+                return backend
+    return None
+
+
+def participants(work: dist.Work) -> int | None:
+    """How many ranks took part in a collective, which is what an average was divided by.
+
+    Args:
+        work: what a collective with ``async_op=True`` has returned.
+
+    Returns:
+        None before it has succeeded, and of what went over gloo or is another backend's.
+    """
+    if isinstance(work, HFReduceWork):
+        return work.participants()
+    # A backend's handle is kept by one of c10d's, which asks it for a future here and now.
+    asked.work = None
+    work.get_future()
+    return None if asked.work is None else asked.work.participants()

@@ -33,12 +33,13 @@ from torch.futures import Future
 from . import naming
 from .call import Call
 from .collective_error import HFReduceError
+from .group import backend_of
 from .shared import Memory, of_result
 from .tensors import DTYPES
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
-    from .group import HFReduceGroup
+    from .group import HFReduceBackend, HFReduceGroup
 
 __all__ = ["State", "allreduce", "bf16", "e4m3", "e5m2"]
 
@@ -55,12 +56,13 @@ class State:
     def __init__(self, group: "dist.ProcessGroup | None" = None) -> None:
         if group is None:
             group = _of_all_ranks()
-        if not _is_hfreduce(group):
+        ours = backend_of(group)
+        if ours is None:
             raise HFReduceError(
                 f"failed to use a group of the backend {dist.get_backend(group)} for a hook: make one with "
                 'torch.distributed.new_group(backend="hfreduce"), or give none'
             )
-        self.group: HFReduceGroup = group
+        self.group: HFReduceGroup | HFReduceBackend = ours
         self._memories: dict[tuple[int, int], Memory] = {}
         #: The bucket before, whose scale is being agreed on: called by the next one.
         self._pending: Callable[[], None] | None = None
@@ -212,20 +214,16 @@ def _future(work: HFReduceWork) -> Future[torch.Tensor]:
 
 
 #: The group that was made for all ranks, beside a default group of another backend.
-_beside: "tuple[weakref.ref[dist.ProcessGroup], HFReduceGroup] | None" = None
+_beside: "tuple[weakref.ref[dist.ProcessGroup], dist.ProcessGroup] | None" = None
 
 
-def _of_all_ranks() -> "HFReduceGroup":
+def _of_all_ranks() -> "dist.ProcessGroup":
     """The default group, or one beside it: the same for all states, since one at a time talks to the sidecar."""
     global _beside
     world: Any = dist.group.WORLD
-    if _is_hfreduce(world):
+    if backend_of(world) is not None:
         return world
     if _beside is None or _beside[0]() is not world:
         made: Any = dist.new_group(backend="hfreduce")
         _beside = weakref.ref(world), made
     return _beside[1]
-
-
-def _is_hfreduce(group: Any) -> bool:
-    return hasattr(group, "communicator")

@@ -23,10 +23,12 @@ def members() -> Members:
     """Who takes part in the collectives of the default group at present.
 
     A collective that is called now may still be of an earlier set, or of a later one: how many took part in one of them,
-    its handle says, ``dist.all_reduce(tensor, async_op=True).participants()``.
+    `participants` says of its handle.
     """
     import torch.distributed as dist
 
-    group = dist.group.WORLD
-    current = group.members() if hasattr(group, "members") else None
+    from .group import backend_of
+
+    ours = backend_of()
+    current = None if ours is None else ours.members()
     return current or Members(0, dist.get_world_size(), ())

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from .completer import Completer
 
 
+class _Asked(threading.local):
+    """Whose future this thread has asked for last."""
+
+    work: HFReduceWork | None = None
+
+
+asked = _Asked()
+
+
 class HFReduceWork(dist.Work):
     """One call of a collective."""
 
@@ -138,6 +147,7 @@ class HFReduceWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors; its error is PyTorch's, with the name of ours in its text."""
+        asked.work = self
         with self._lock:
             if self._future is None:
                 devices = {one.device for one in self._outputs or () if one.is_cuda}

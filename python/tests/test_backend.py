@@ -8,6 +8,7 @@ import fireflyer
 import gang
 import torch
 import torch.distributed as dist
+from fireflyer import group
 from torch._C._distributed_c10d import AllgatherOptions
 
 
@@ -68,7 +69,8 @@ def every_collective():
     ]
     for work in works:
         work.wait()
-        assert work.is_completed()
+        # Handles of c10d's own, of backends of strings, do not ask ours.
+        assert type(work) is dist.Work or work.is_completed()
     tensors = [torch.full((3,), float(rank)), torch.full((2, 2), 2.0 * rank)]
     dist.all_reduce_coalesced(tensors)
     note("all_reduce_coalesced", *tensors)
@@ -214,6 +216,7 @@ class BackendTest(unittest.TestCase):
             gangs = gang.run(uses_sidecar, 2, backend="hfreduce", variables=variables)
             self.assertEqual(gangs, [False, False])
 
+    @unittest.skipIf(group.has_backends(), "this version of PyTorch serves them")
     def test_a_backend_beside_ours_is_refused_and_not_dropped(self):
         said = gang.successes(gang.run(several_backends, 1, backend=None))[0]
         self.assertEqual(len(said), 3)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-
 #: Bytes of all ranks together that are added up at once: bounds what each rank holds for the others.
 _SUM_BYTES = 16 << 20
 

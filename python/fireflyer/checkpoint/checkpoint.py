@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from ..environment import Environment
 from ..collective_error import HFReduceError
+from ..environment import Environment
 from ..errors import (
     CheckpointError,
     CheckpointUnavailable,
