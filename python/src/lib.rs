@@ -8,6 +8,7 @@ mod error;
 mod gpu;
 mod memory;
 mod pair;
+mod waiting;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::IN_FLIGHT_LIMIT;
+use super::connect::is_absence;
 use crate::Call;
 use crate::attach;
 use crate::entry::{FailureKind, MalformedEntry};
@@ -116,6 +117,37 @@ pub enum Error {
         /// This process.
         child: u32,
     },
+}
+
+impl Error {
+    /// Whether it only says that the time given was too short: the same may be tried again, and goes on where it was.
+    pub fn is_late(&self) -> bool {
+        self.waited().is_some() || is_absence(self)
+    }
+
+    /// The same error at the end of several attempts that have taken so long together.
+    #[must_use]
+    pub fn after(mut self, all: Duration) -> Self {
+        if let Self::Timeout { waited, .. }
+        | Self::GroupTimeout { waited, .. }
+        | Self::Busy { waited, .. }
+        | Self::NoAnswer { waited, .. } = &mut self
+        {
+            *waited = all;
+        }
+        self
+    }
+
+    fn waited(&self) -> Option<Duration> {
+        if let Self::Timeout { waited, .. }
+        | Self::GroupTimeout { waited, .. }
+        | Self::Busy { waited, .. }
+        | Self::NoAnswer { waited, .. } = self
+        {
+            return Some(*waited);
+        }
+        None
+    }
 }
 
 impl From<Corrupt> for Error {

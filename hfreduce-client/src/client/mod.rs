@@ -11,6 +11,7 @@
 
 mod allocate;
 mod arena;
+mod attaching;
 mod buffer;
 mod connect;
 mod error;
@@ -21,20 +22,20 @@ mod shared;
 mod state;
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use arena::Arena;
+pub use attaching::Attaching;
 pub use buffer::{InputBuffer, Output, ResultView};
 pub use error::Error;
+pub use open::GroupOpening;
 use shared::Shared;
-use state::State;
 
 use crate::Call;
-use crate::attach::{self, ClientMessage, Members, Standing};
+use crate::attach::{ClientMessage, Members, Standing};
 use crate::entry::{self, CallOutcome, SegmentRange, Submission};
 use link::ring::{self, PushError};
-use link::wake_fd::WakeFd;
 
 /// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
@@ -67,31 +68,7 @@ pub struct Client {
 impl Client {
     /// Attaches as `local_rank` to the sidecar that listens at `socket`, waiting for it to appear.
     pub fn attach(socket: &Path, local_rank: u32, timeout: Duration) -> Result<Self, Error> {
-        let start = Instant::now();
-        let attachment = loop {
-            let left = timeout.saturating_sub(start.elapsed());
-            match connect::connect(socket, local_rank, None, left) {
-                Ok(attachment) => break attachment,
-                Err(error) if !connect::is_absence(&error) || left.is_zero() => return Err(error),
-                Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
-            }
-        };
-        let standing = attachment.standing;
-        let lasts = !attachment.patience.is_zero();
-        let shared = Arc::new(Shared {
-            owner: std::process::id(),
-            socket: socket.to_owned(),
-            standing,
-            state: Mutex::new(State::new(attachment)),
-            looked: Condvar::new(),
-            asking: Mutex::new(()),
-            leaving: Arc::new(WakeFd::new().map_err(attach::Error::Exchange)?),
-        });
-        if lasts && keep::start(&shared).is_err() {
-            // Without the thread the end of the sidecar is the end.
-            shared.lock()?.be_impatient();
-        }
-        Ok(Self { shared })
+        Attaching::new(socket, local_rank).go_on(timeout)
     }
 
     /// Where this process stands in the gang.
@@ -124,13 +101,6 @@ impl Client {
         &self.shared.socket
     }
 
-    /// Whether the next call finds room at once, if no other thread calls before.
-    pub fn has_room(&self) -> Result<bool, Error> {
-        let mut state = self.shared.lock()?;
-        state.look();
-        Ok(state.in_flight() < IN_FLIGHT_LIMIT)
-    }
-
     /// Calls an operation. The input belongs to the call until the output is taken; an operation that reads none on
     /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
     ///
@@ -158,7 +128,18 @@ impl Client {
         &self,
         group: Group,
         call: Call,
-        input: Option<InputBuffer>,
+        mut input: Option<InputBuffer>,
+        timeout: Duration,
+    ) -> Result<CallTicket, Error> {
+        self.submit_from(group, call, &mut input, timeout)
+    }
+
+    /// The same, for who may try again: the input is taken only where this succeeds.
+    pub fn submit_from(
+        &self,
+        group: Group,
+        call: Call,
+        input: &mut Option<InputBuffer>,
         timeout: Duration,
     ) -> Result<CallTicket, Error> {
         check_input(group, call, input.as_ref().map_or(0, |input| input.len()))?;
@@ -181,7 +162,7 @@ impl Client {
             segment: arena.number(),
             offset: offset as u64,
         };
-        self.submit_place(group, call, place, None, timeout)
+        self.submit_place(group, call, place, &mut None, timeout)
     }
 
     /// The group of all ranks.
@@ -199,7 +180,7 @@ impl Client {
         group: Group,
         call: Call,
         place: SegmentRange,
-        input: Option<InputBuffer>,
+        input: &mut Option<InputBuffer>,
         timeout: Duration,
     ) -> Result<CallTicket, Error> {
         let submission = |ticket| Submission::Call {
@@ -215,7 +196,7 @@ impl Client {
         &self,
         call: Call,
         submission: impl Fn(u64) -> Submission,
-        input: Option<InputBuffer>,
+        input: &mut Option<InputBuffer>,
         opens: Option<Arc<[u32]>>,
         timeout: Duration,
     ) -> Result<CallTicket, Error> {
@@ -233,7 +214,7 @@ impl Client {
                 match state.push(&submission) {
                     Ok(sidecar_sleeps) => {
                         state.next_ticket += 1;
-                        let input = input.and_then(InputBuffer::into_segment);
+                        let input = input.take().and_then(InputBuffer::into_segment);
                         state.called(ticket, call, submission, input, opens);
                         let link = state.link();
                         drop(state);
@@ -364,6 +345,8 @@ fn place_of(input: Option<&InputBuffer>) -> SegmentRange {
 mod again_tests;
 #[cfg(test)]
 mod gpu_tests;
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod pair_tests;
 #[cfg(test)]

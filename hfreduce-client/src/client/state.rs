@@ -62,6 +62,8 @@ pub(super) struct State {
     /// The newest epochs, ascending.
     members: VecDeque<Arc<Members>>,
     pub(super) answers: VecDeque<Result<InputSegment, String>>,
+    /// Whether the sidecar has been asked for a segment and has not answered.
+    pub(super) is_asked: bool,
     pub(super) spin: Spin,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
@@ -95,6 +97,7 @@ impl State {
             results: HashMap::new(),
             members: VecDeque::new(),
             answers: VecDeque::new(),
+            is_asked: false,
             spin: Spin::default(),
             sleeper: false,
             waiters: 0,
@@ -104,11 +107,6 @@ impl State {
     /// The connection to the sidecar, or to the last one.
     pub(super) fn link(&self) -> Arc<Link> {
         Arc::clone(&self.link)
-    }
-
-    /// Which sidecar it is.
-    pub(super) fn life(&self) -> u64 {
-        self.life
     }
 
     pub(super) fn patience(&self) -> Duration {
@@ -164,6 +162,7 @@ impl State {
         self.results.clear();
         self.unsaid.clear();
         self.drop_answers(0);
+        self.is_asked = false;
         self.presence = Presence::Away;
     }
 
@@ -284,6 +283,7 @@ impl State {
                     segment: Segment::open(only()?, bytes as usize)?,
                 };
                 self.inputs.insert(segment, (bytes, input.segment.handle()));
+                self.is_asked = false;
                 self.answers.push_back(Ok(input));
             }
             SidecarAnswer::Result { segment, bytes } => {
@@ -300,7 +300,10 @@ impl State {
                     self.members.pop_front();
                 }
             }
-            SidecarAnswer::Refused { reason } => self.answers.push_back(Err(reason)),
+            SidecarAnswer::Refused { reason } => {
+                self.is_asked = false;
+                self.answers.push_back(Err(reason));
+            }
             SidecarAnswer::Over { groups } => self.groups.forget(&groups),
             SidecarAnswer::Attached { .. } | SidecarAnswer::Taken { .. } | SidecarAnswer::Noted => {
                 return Err(Error::Unexpected { request: "attach" });

@@ -8,16 +8,18 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::connect::Attachment;
 use super::shared::{Link, sleep_on};
+use super::state::State;
 use super::*;
 use crate::DType;
 use crate::attach::{AttachChannel, Listener, SidecarAnswer};
 use crate::entry::{Completion, FailureKind};
 use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
+use link::wake_fd::WakeFd;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-fn standing(local_rank: u32) -> Standing {
+pub(super) fn standing(local_rank: u32) -> Standing {
     Standing {
         attempt: 1,
         epoch: 1,
