@@ -17,8 +17,8 @@ use pyo3::prelude::*;
 use crate::call::Call;
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
-use crate::memory;
 use crate::waiting::interruptibly;
+use crate::{copying, memory};
 
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -176,7 +176,7 @@ impl Client {
                 if let Some((send, receive)) = &splits {
                     parts::write(send, receive, &mut buffer[..lists]);
                 }
-                input.copy_to_slice(py, &mut buffer[lists..])?;
+                copying::copy_in(py, &input, &mut buffer[lists..])?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(buffer)
             }
@@ -210,7 +210,7 @@ impl Client {
             };
             let bytes = result.len() as u64;
             self.copied_out.fetch_add(bytes, Ordering::Relaxed);
-            output.copy_from_slice(py, result)?;
+            copying::copy_out(py, result, &output)?;
         }
         Ok(finished.members.ranks)
     }

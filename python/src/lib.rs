@@ -4,6 +4,7 @@
 
 mod call;
 mod client;
+mod copying;
 mod error;
 mod gpu;
 mod memory;

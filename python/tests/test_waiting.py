@@ -1,4 +1,4 @@
-"""What waits lets signal handlers of the script run."""
+"""What waits lets others go on meanwhile: signal handlers of the script, and its other threads."""
 
 import contextlib
 import os
@@ -14,12 +14,19 @@ import gang
 import torch
 import torch.distributed as dist
 from fireflyer import _native
+from fireflyer.call import Call
 from sidecars import Sidecars, needed
 
 #: A handler that comes later has waited for what it was to interrupt, in seconds.
 _SOON_SECONDS = 2.0
 #: How long a call may take that nobody interrupts.
 _LONG_SECONDS = 20.0
+#: Bytes whose copy takes long.
+_LARGE_BYTES = 64 << 20
+#: Turns that another thread has at least during a copy of as many bytes, which takes ten thousand times as long as a turn.
+_TURNS = 100
+#: Copies of which one must leave another thread its turns: on a busy machine it may not get a processor.
+_ATTEMPTS = 200
 
 
 def interrupted(call):
@@ -107,6 +114,46 @@ def attach_to_nobody():
         ]
 
 
+class Turns:
+    """Another thread, whose turns are counted."""
+
+    def __enter__(self):
+        self.count, self.is_over = 0, False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *raised):
+        self.is_over = True
+        self.thread.join()
+
+    def run(self):
+        while not self.is_over:
+            self.count += 1
+            time.sleep(0)
+
+
+def copy_beside_a_thread():
+    """The most turns of another thread during a copy to the sidecar, and during one from it."""
+    client = dist.group.WORLD.communicator.client
+    tensor = torch.ones(_LARGE_BYTES, dtype=torch.uint8)
+    content = memoryview(tensor.numpy())
+    call, most = Call("allreduce", "u8", _LARGE_BYTES), [0, 0]
+    with Turns() as turns:
+        for attempt in range(_ATTEMPTS):
+            before = turns.count
+            ticket = client.call(call, content, timeout=_LONG_SECONDS)
+            most[0] = max(most[0], turns.count - before if attempt > 0 else 0)
+            while not client.test(ticket):
+                time.sleep(0.001)
+            before = turns.count
+            client.wait(ticket, content, timeout=_LONG_SECONDS)
+            most[1] = max(most[1], turns.count - before)
+            if min(most) >= _TURNS:
+                break
+    return most, bool(tensor.eq(1).all())
+
+
 @needed
 class InterruptTest(unittest.TestCase):
     def test_a_call_that_finds_no_room_is_interrupted_and_none_is_lost_or_made_twice(self):
@@ -128,6 +175,15 @@ class InterruptTest(unittest.TestCase):
     def test_who_waits_for_a_sidecar_to_answer_is_interrupted(self):
         results = gang.successes(gang.run(attach_to_nobody, 1, backend=None))
         self.assertEqual(results, [[True, True]])
+
+
+@needed
+class CopyTest(unittest.TestCase):
+    def test_other_threads_run_while_large_tensors_are_copied(self):
+        with Sidecars(1, 1) as sidecars:
+            most, is_right = gang.successes(sidecars.run(copy_beside_a_thread))[0]
+        self.assertTrue(is_right)
+        self.assertGreaterEqual(min(most), _TURNS, most)
 
 
 if __name__ == "__main__":
