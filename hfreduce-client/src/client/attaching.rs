@@ -2,15 +2,13 @@
 //! waits for its answer. What the answer means is in `connect`.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connect::{self, Attachment};
 use super::shared::Shared;
-use super::state::State;
 use super::{Client, Error, RETRY, keep};
 use crate::attach::{self, AttachChannel};
-use link::wake_fd::WakeFd;
 
 /// A process that is about to attach.
 #[derive(Debug)]
@@ -42,17 +40,9 @@ impl Attaching {
                 Err(_not_there_yet) => std::thread::sleep(RETRY.min(left)),
             }
         };
-        let standing = attachment.standing;
         let lasts = !attachment.patience.is_zero();
-        let shared = Arc::new(Shared {
-            owner: std::process::id(),
-            socket: self.socket.clone(),
-            standing,
-            state: Mutex::new(State::new(attachment)),
-            looked: Condvar::new(),
-            asking: Mutex::new(()),
-            leaving: Arc::new(WakeFd::new().map_err(attach::Error::Exchange)?),
-        });
+        let shared = Shared::new(self.socket.clone(), attachment);
+        let shared = Arc::new(shared.map_err(attach::Error::Exchange)?);
         if lasts && keep::start(&shared).is_err() {
             // Without the thread the end of the sidecar is the end.
             shared.lock()?.be_impatient();

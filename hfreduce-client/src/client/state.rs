@@ -17,7 +17,7 @@ use super::buffer::{InputSegment, Mapped};
 use super::connect::Attachment;
 use super::groups::Groups;
 use super::keep::{Belongings, HandoverAnswers};
-use super::shared::Link;
+use super::shared::{Gone, Link};
 use crate::attach::{self, Members, SidecarAnswer};
 use crate::entry::{CallOutcome, Completion, Submission};
 use link::ring::{
@@ -59,6 +59,8 @@ pub(super) struct State {
     /// Sizes and descriptors of all input segments, for the next sidecar.
     inputs: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     results: HashMap<u32, Arc<Mapped>>,
+    /// Where those go that are no results any more.
+    gone: Arc<Gone>,
     /// The newest epochs, ascending.
     members: VecDeque<Arc<Members>>,
     pub(super) answers: VecDeque<Result<InputSegment, String>>,
@@ -72,7 +74,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(attachment: Attachment) -> Self {
+    pub(super) fn new(attachment: Attachment, gone: Arc<Gone>) -> Self {
         let Attachment {
             link,
             submissions,
@@ -95,6 +97,7 @@ impl State {
             idle: Vec::new(),
             inputs: BTreeMap::new(),
             results: HashMap::new(),
+            gone,
             members: VecDeque::new(),
             answers: VecDeque::new(),
             is_asked: false,
@@ -159,7 +162,7 @@ impl State {
             }
         }
         self.end_messages();
-        self.results.clear();
+        self.gone.extend(self.results.drain().map(|(_, view)| view));
         self.unsaid.clear();
         self.drop_answers(0);
         self.is_asked = false;
@@ -288,10 +291,11 @@ impl State {
             }
             SidecarAnswer::Result { segment, bytes } => {
                 let view = Mapped::open(&only()?, bytes as usize)?;
-                self.results.insert(segment, Arc::new(view));
+                self.gone
+                    .extend(self.results.insert(segment, Arc::new(view)));
             }
             SidecarAnswer::Gone { segment } => {
-                self.results.remove(&segment);
+                self.gone.extend(self.results.remove(&segment));
             }
             SidecarAnswer::Members(members) => {
                 self.members.retain(|known| known.epoch < members.epoch);
