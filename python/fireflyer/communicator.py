@@ -52,7 +52,7 @@ class Communicator:
     ) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.gloo, self.client, self.numerics = gloo, client, numerics
-        #: Messages that nobody has waited for: the sidecar takes no more than some dozens at a time.
+        #: Messages that nobody has waited for: what they bring holds memory of the node.
         self.messages: list[HFReduceWork] = []
         self._lane, self._policy = lane, policy
         self._process = process.own()

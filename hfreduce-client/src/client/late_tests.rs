@@ -139,7 +139,53 @@ fn the_input_of_a_call_that_finds_no_room_stays_with_the_caller() {
     let mut input = Some(client.buffer(100, PATIENCE).unwrap());
     let busy = client.submit_from(client.world(), bytes_of(100), &mut input, Duration::ZERO);
     let busy = busy.unwrap_err().after(Duration::from_secs(7));
-    assert!(busy.to_string().contains("for 7s"), "{busy}");
+    assert!(busy.to_string().contains("after 7s"), "{busy}");
     is_late(busy);
     assert_eq!(input.unwrap().len(), 100);
+}
+
+#[test]
+fn a_process_without_descriptors_left_gets_an_error_with_what_to_do_and_goes_on() {
+    let (client, channel) = ByHand::new().attach();
+    let (segment, bytes) = (0, 1 << 16);
+    let refused = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| client.buffer(100, PATIENCE).unwrap_err());
+        let start = Instant::now();
+        while asked(&channel).is_empty() {
+            assert!(start.elapsed() < PATIENCE);
+            std::thread::yield_now();
+        }
+        // So it looks where the kernel has dropped the descriptor.
+        let given = SidecarAnswer::Input { segment, bytes };
+        channel.send(&given, &[]).unwrap();
+        asking.join().unwrap().to_string()
+    });
+    assert!(refused.contains("ulimit -n"), "{refused}");
+    assert_eq!(asked(&channel), [ClientMessage::Free { segment }]);
+    give(&channel, 1, 100);
+    client.buffer(100, PATIENCE).unwrap();
+}
+
+#[test]
+fn operations_and_messages_of_each_way_find_room_beside_each_other() {
+    let (client, _channel) = ByHand::new().attach();
+    let floats = |kind| Call::new(kind, crate::DType::F32, 0);
+    let kinds = [
+        (Call::barrier(), IN_FLIGHT_LIMIT),
+        (floats(crate::OpKind::Receive { from: 1 }), MESSAGE_LIMIT),
+        (floats(crate::OpKind::Send { to: 1 }), MESSAGE_LIMIT),
+    ];
+    let state = || client.shared.lock().unwrap();
+    for (call, limit) in kinds {
+        for _ in 0..limit {
+            assert!(state().has_room(&call), "{call}");
+            let ticket = state().next_ticket;
+            state().next_ticket += 1;
+            let submission = Submission::Release { ticket };
+            state().called(ticket, call, submission, None, None);
+        }
+        assert!(!state().has_room(&call), "{call}");
+        let busy = client.submit(call, None, Duration::ZERO).unwrap_err();
+        assert!(busy.to_string().contains(&limit.to_string()), "{busy}");
+    }
 }

@@ -6,6 +6,14 @@
 //! is held until its view is dropped. One client a process; its methods may be called from any thread,
 //! and fail with a clear error in a forked child.
 //!
+//! What may be in flight: the sidecar knows of every call, because only it can match messages, which their two ranks may
+//! call for in any order. A queue on this side would hide some of them from it: two ranks that each post more sends than
+//! go through it, and then receive the last one first, would wait for each other. So the limit of messages is that of
+//! the sidecar and of the machines, and is there for memory's sake: a message that is sent holds a segment of at least 64 KiB and a
+//! descriptor until it was received, one that is received a segment of the node's. The ring of submissions only carries
+//! calls to the sidecar, which reads it whatever is in flight; who finds it full tries again. The ring of completions
+//! has a place for the outcome of each.
+//!
 //! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
 //! operations in flight go on, and input buffers and results stay where they are.
 
@@ -35,10 +43,15 @@ use shared::Shared;
 use crate::Call;
 use crate::attach::{ClientMessage, Members, Standing};
 use crate::entry::{self, CallOutcome, SegmentRange, Submission};
+use collective::machine::MAX_MESSAGES;
 use link::ring::{self, PushError};
 
-/// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
+/// Operations of groups in flight at once; a further one waits.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
+/// Messages in flight at once, of those that are sent and of those that are received; a further one waits.
+pub const MESSAGE_LIMIT: usize = MAX_MESSAGES as usize;
+/// What all that may be in flight can leave has room in the ring, so that the sidecar never waits for this process.
+const _: () = assert!(IN_FLIGHT_LIMIT + 2 * MESSAGE_LIMIT <= ring::COMPLETION_CAPACITY);
 /// Segment number that stands for none: an operation without input or without result.
 pub const NO_SEGMENT: u32 = u32::MAX;
 /// How often a sidecar that is not there yet is looked for.
@@ -102,7 +115,8 @@ impl Client {
     }
 
     /// Calls an operation. The input belongs to the call until the output is taken; an operation that reads none on
-    /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
+    /// this rank needs none. Waits while as many calls of its kind are in flight as may be, see [`IN_FLIGHT_LIMIT`] and
+    /// [`MESSAGE_LIMIT`].
     ///
     /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
     /// rank cannot carry out fails on every rank as [`FailureKind::Refused`](crate::entry::FailureKind), and
@@ -123,7 +137,8 @@ impl Client {
     ///
     /// [`OpKind::Send`](crate::OpKind) and `Receive` have no place in that order: the n-th message from one rank to
     /// another under a tag is the n-th that is received so, since the members changed last. One that is under way when its
-    /// sidecar is killed fails on both sides.
+    /// sidecar is killed fails on both sides. They are counted apart, so that an operation never waits for a message, nor one
+    /// that is sent for those that are received.
     pub fn submit_in(
         &self,
         group: Group,
@@ -207,8 +222,7 @@ impl Client {
             state.look();
             state.alive()?;
             let waited = start.elapsed();
-            let busy = Error::Busy { call, waited };
-            if state.in_flight() < IN_FLIGHT_LIMIT {
+            if state.has_room(&call) {
                 let ticket = state.next_ticket;
                 let submission = submission(ticket);
                 match state.push(&submission) {
@@ -226,16 +240,19 @@ impl Client {
                     Err(PushError::Corrupt(corrupt)) => {
                         return Err(state.lose(corrupt.to_string()));
                     }
-                    // Releases wait in the ring; the sidecar takes them without our help.
+                    // Releases and messages wait in the ring; the sidecar takes them without our help.
                     Err(PushError::Full) if waited < timeout => {
                         drop(state);
                         std::thread::yield_now();
                         state = shared.lock()?;
                     }
-                    Err(PushError::Full) => return Err(busy),
+                    Err(PushError::Full) => {
+                        let request = "call an operation";
+                        return Err(Error::NoAnswer { request, waited });
+                    }
                 }
             } else if waited >= timeout {
-                return Err(busy);
+                return Err(Error::Busy { call, waited });
             } else {
                 state = shared.sleep(state, timeout - waited);
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inputs::give_back;
-use operations::{End, FIRST_TICKET, InFlight};
+use operations::{End, FIRST_TICKET, InFlight, InFlightCounts};
 
 use super::Error;
 use super::buffer::{InputSegment, Mapped};
@@ -51,7 +51,7 @@ pub(super) struct State {
     completions: Consumer<COMPLETION_WORDS>,
     pub(super) next_ticket: u64,
     operations: HashMap<u64, InFlight>,
-    unfinished: usize,
+    in_flight: InFlightCounts,
     groups: Groups,
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
@@ -91,7 +91,7 @@ impl State {
             completions,
             next_ticket: FIRST_TICKET,
             operations: HashMap::new(),
-            unfinished: 0,
+            in_flight: InFlightCounts::default(),
             groups: Groups::default(),
             unsaid: VecDeque::new(),
             idle: Vec::new(),
@@ -220,6 +220,10 @@ impl State {
     /// Takes the outcomes that have come. Says whether there were any.
     pub(super) fn look(&mut self) -> bool {
         let mut any = false;
+        // What found the ring full may be what the sidecar waits for.
+        if !self.unsaid.is_empty() && self.say_unsaid() {
+            self.link.wake_fd.notify();
+        }
         while self.is_there() {
             let completion = match self.completions.pop() {
                 Ok(None) => break,
@@ -231,7 +235,7 @@ impl State {
                     any = true;
                     if let Some(operation) = self.operations.get_mut(&ticket) {
                         if operation.end.is_none() {
-                            self.unfinished -= 1;
+                            self.in_flight.end(&operation.call);
                             let opens = operation.opens.as_ref();
                             self.groups.ended(&operation.submission, opens, &outcome);
                         }
@@ -280,6 +284,14 @@ impl State {
             (_, count) => Err(attach::Error::Descriptors(count)),
         };
         match message {
+            SidecarAnswer::Input { segment, .. } if descriptors == 0 => {
+                // The kernel gives none to a process that has as many as it may.
+                let reason = "this process has no descriptor left for it; wait for some of the calls in flight, each of \
+                              which holds one, or raise its limit (`ulimit -n`)";
+                give_back(segment, &self.link);
+                self.is_asked = false;
+                self.answers.push_back(Err(reason.to_owned()));
+            }
             SidecarAnswer::Input { segment, bytes } => {
                 let input = InputSegment {
                     number: segment,
@@ -367,6 +379,11 @@ impl State {
             return false;
         }
         self.unsaid.push_back(ticket);
+        self.say_unsaid()
+    }
+
+    /// Writes releases to the ring, as far as they find room. Says whether the wake descriptor must be notified.
+    fn say_unsaid(&mut self) -> bool {
         match self.push_unsaid() {
             Ok(sleeps) => sleeps,
             Err(PushError::Full) => true,
