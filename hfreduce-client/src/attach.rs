@@ -113,7 +113,7 @@ impl AsFd for AttachChannel {
 }
 
 impl AttachChannel {
-    /// Connects to the sidecar at `path`.
+    /// Connects to the sidecar at `path`. Never waits: an error where too many others wait to be accepted.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let failed = |doing, source: Errno| Error::Socket {
             doing,
@@ -121,9 +121,8 @@ impl AttachChannel {
             source: source.into(),
         };
         let address = SocketAddrUnix::new(path).map_err(|source| failed("name", source))?;
-        let fd = socket(SocketFlags::empty()).map_err(|source| failed("create", source))?;
+        let fd = socket(SocketFlags::NONBLOCK).map_err(|source| failed("create", source))?;
         rustix::net::connect(&fd, &address).map_err(|source| failed("connect to", source))?;
-        rustix::io::ioctl_fionbio(&fd, true).map_err(|source| failed("set up", source))?;
         Ok(Self(fd))
     }
 
@@ -297,6 +296,21 @@ mod tests {
         // The end comes when nobody holds the other side any more; a taken descriptor would be for good.
         poll(&reader);
         assert_eq!(rustix::io::read(&reader, &mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn who_connects_behind_too_many_others_gets_an_error_instead_of_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let _nobody_accepts = Listener::bind(&path).unwrap();
+        let connect = |_| AttachChannel::connect(&path);
+        let (waiting, refused): (Vec<_>, Vec<_>) =
+            (0..2 * BACKLOG).map(connect).partition(Result::is_ok);
+        assert!(waiting.len() >= BACKLOG as usize);
+        assert!(
+            matches!(refused[..], [Err(Error::Socket { .. }), ..]),
+            "{refused:?}"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod attach;
 pub mod client;
 pub mod cuda;
 pub mod entry;
+pub mod host_memory;
 pub mod parts;
 
 pub use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};

@@ -158,6 +158,50 @@ fn messages_of_two_ranks_arrive_in_their_order_whatever_the_others_do() {
 }
 
 #[test]
+fn messages_meet_in_any_order_however_many_were_called_for_before() {
+    // More than a ring holds, and than two nodes may have operations' messages in flight.
+    const SENT: u64 = 200;
+    const RECEIVED: u64 = 300;
+    let gang = Gang::start(2, 1);
+    gang.each(|client| {
+        let world = client.world();
+        let other = 1 - world.rank;
+        let of = |from: u32, tag: u64| [(from * 1000) as f32 + tag as f32; 3];
+        let send = |tag| {
+            let call = floats(OpKind::Send { to: other }, 3);
+            submit(
+                &client,
+                world,
+                Call { tag, ..call },
+                Some(&of(world.rank, tag)),
+            )
+        };
+        let receive = |tag| {
+            let call = floats(OpKind::Receive { from: other }, 3);
+            submit(&client, world, Call { tag, ..call }, None)
+        };
+        let sent: Vec<CallTicket> = (0..SENT).map(send).collect();
+        // Each is waited for before the next is called for.
+        for tag in (0..SENT).rev() {
+            assert_eq!(take(&client, receive(tag)), of(other, tag));
+        }
+        for ticket in sent {
+            take(&client, ticket);
+        }
+        let received: Vec<CallTicket> = (0..RECEIVED).map(receive).collect();
+        // All have called for theirs, and none is sent.
+        let sum = Call::all_reduce(DType::F32, hfreduce_client::ReduceOp::Sum, 1);
+        let total = submit(&client, world, sum, Some(&[1.0]));
+        assert_eq!(take(&client, total), [2.0]);
+        for tag in (0..RECEIVED).rev() {
+            let sent = send(tag);
+            assert_eq!(take(&client, received[tag as usize]), of(other, tag));
+            take(&client, sent);
+        }
+    });
+}
+
+#[test]
 fn groups_exchange_beside_each_other() {
     let gang = Gang::start(3, 2);
     gang.each(|client| {

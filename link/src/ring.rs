@@ -13,8 +13,10 @@ use crate::event_count::EventCount;
 pub use crate::event_count::{WaitOn, WaitSlot, WakeFor};
 use crate::segment::{self, Segment, Writers};
 
-/// Entries of each ring; also the calls a process may have in flight.
+/// Entries of the ring of submissions.
 pub const CAPACITY: usize = 64;
+/// Entries of the ring of completions: as many as calls may be in flight, so that each outcome finds room. About 1 MiB.
+pub const COMPLETION_CAPACITY: usize = 2048 + CAPACITY;
 /// Words of a call: 128 bytes, two cache lines.
 pub const SUBMISSION_WORDS: usize = 16;
 /// Words of an outcome: 512 bytes, most of them for the text of an error.
@@ -26,7 +28,8 @@ const LINE_WORDS: usize = 8;
 const HEADER_WORDS: usize = 4 * LINE_WORDS;
 const SUBMISSIONS: usize = 0;
 const COMPLETIONS: usize = SUBMISSIONS + HEADER_WORDS + CAPACITY * SUBMISSION_WORDS;
-const CONTROL_BYTES: usize = (COMPLETIONS + HEADER_WORDS + CAPACITY * COMPLETION_WORDS) * 8;
+const CONTROL_BYTES: usize =
+    (COMPLETIONS + HEADER_WORDS + COMPLETION_CAPACITY * COMPLETION_WORDS) * 8;
 
 const PRODUCED: usize = 0;
 const CONSUMED: usize = LINE_WORDS;
@@ -62,8 +65,8 @@ pub fn server_ends(
     control: &Arc<Segment>,
 ) -> (Consumer<SUBMISSION_WORDS>, Producer<COMPLETION_WORDS>) {
     (
-        Consumer::new(Arc::clone(control), SUBMISSIONS),
-        Producer::new(Arc::clone(control), COMPLETIONS),
+        Consumer::new(Arc::clone(control), SUBMISSIONS, CAPACITY),
+        Producer::new(Arc::clone(control), COMPLETIONS, COMPLETION_CAPACITY),
     )
 }
 
@@ -73,8 +76,8 @@ pub fn client_ends(
 ) -> Option<(Producer<SUBMISSION_WORDS>, Consumer<COMPLETION_WORDS>)> {
     (control.len() >= CONTROL_BYTES).then(|| {
         (
-            Producer::new(Arc::clone(control), SUBMISSIONS),
-            Consumer::new(Arc::clone(control), COMPLETIONS),
+            Producer::new(Arc::clone(control), SUBMISSIONS, CAPACITY),
+            Consumer::new(Arc::clone(control), COMPLETIONS, COMPLETION_CAPACITY),
         )
     })
 }
@@ -84,14 +87,16 @@ pub fn client_ends(
 pub struct Producer<const WORDS: usize> {
     control: Arc<Segment>,
     base: usize,
+    capacity: u64,
     produced: u64,
 }
 
 impl<const WORDS: usize> Producer<WORDS> {
-    fn new(control: Arc<Segment>, base: usize) -> Self {
+    fn new(control: Arc<Segment>, base: usize, capacity: usize) -> Self {
         Self {
             control,
             base,
+            capacity: capacity as u64,
             produced: 0,
         }
     }
@@ -105,13 +110,13 @@ impl<const WORDS: usize> Producer<WORDS> {
         let consumed = self.word(CONSUMED).load(Ordering::SeqCst);
         // Not more wait than there were: 64 bits never go round.
         let waiting = self.produced.wrapping_sub(consumed);
-        if waiting > self.produced.min(CAPACITY as u64) {
+        if waiting > self.produced.min(self.capacity) {
             return Err(Corrupt {
                 produced: self.produced,
                 consumed,
             });
         }
-        Ok(CAPACITY - waiting as usize)
+        Ok((self.capacity - waiting) as usize)
     }
 
     /// Writes an entry. Says whether the consumer waits on its wake descriptor, so that the caller has to notify it.
@@ -124,7 +129,7 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// half the ring is full. Says whether the caller has to notify its wake descriptor.
     pub fn push_not_urgent(&mut self, entry: &[u64; WORDS]) -> Result<bool, PushError> {
         self.write(entry)?;
-        if self.room()? < CAPACITY / 2 {
+        if (self.room()? as u64) < self.capacity / 2 {
             return Ok(self.event_count().notify());
         }
         Ok(self.event_count().notify_not_urgent())
@@ -134,7 +139,7 @@ impl<const WORDS: usize> Producer<WORDS> {
         if self.room()? == 0 {
             return Err(PushError::Full);
         }
-        let slot = HEADER_WORDS + (self.produced % CAPACITY as u64) as usize * WORDS;
+        let slot = HEADER_WORDS + (self.produced % self.capacity) as usize * WORDS;
         for (at, value) in entry.iter().enumerate() {
             self.word(slot + at).store(*value, Ordering::Relaxed);
         }
@@ -156,14 +161,16 @@ impl<const WORDS: usize> Producer<WORDS> {
 pub struct Consumer<const WORDS: usize> {
     control: Arc<Segment>,
     base: usize,
+    capacity: u64,
     consumed: u64,
 }
 
 impl<const WORDS: usize> Consumer<WORDS> {
-    fn new(control: Arc<Segment>, base: usize) -> Self {
+    fn new(control: Arc<Segment>, base: usize, capacity: usize) -> Self {
         Self {
             control,
             base,
+            capacity: capacity as u64,
             consumed: 0,
         }
     }
@@ -175,7 +182,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
     fn waiting(&self) -> Result<u64, Corrupt> {
         let produced = self.word(PRODUCED).load(Ordering::SeqCst);
         let waiting = produced.wrapping_sub(self.consumed);
-        if waiting > CAPACITY as u64 {
+        if waiting > self.capacity {
             return Err(Corrupt {
                 produced,
                 consumed: self.consumed,
@@ -194,7 +201,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
         if self.waiting()? == 0 {
             return Ok(None);
         }
-        let slot = HEADER_WORDS + (self.consumed % CAPACITY as u64) as usize * WORDS;
+        let slot = HEADER_WORDS + (self.consumed % self.capacity) as usize * WORDS;
         let entry = std::array::from_fn(|at| self.word(slot + at).load(Ordering::Relaxed));
         self.consumed = self.consumed.wrapping_add(1);
         self.word(CONSUMED).store(self.consumed, Ordering::SeqCst);
@@ -262,6 +269,22 @@ mod tests {
             }
             assert_eq!(consumer.pop().unwrap(), None);
         }
+    }
+
+    #[test]
+    fn outcomes_of_all_calls_in_flight_fit_beside_each_other() {
+        let control = Arc::new(control().unwrap());
+        let (_, mut producer) = server_ends(&control);
+        let (_, mut consumer) = client_ends(&control).unwrap();
+        for entry in 0..COMPLETION_CAPACITY as u64 {
+            producer.push(&[entry; COMPLETION_WORDS]).unwrap();
+        }
+        let full = producer.push(&[0; COMPLETION_WORDS]);
+        assert_eq!(full, Err(PushError::Full));
+        for entry in 0..COMPLETION_CAPACITY as u64 {
+            assert_eq!(consumer.pop().unwrap(), Some([entry; COMPLETION_WORDS]));
+        }
+        assert_eq!(consumer.pop().unwrap(), None);
     }
 
     #[test]

@@ -54,7 +54,7 @@ class Communicator:
     ) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.gloo, self.client, self.numerics = gloo, client, numerics
-        #: Messages that nobody has waited for: the sidecar takes no more than some dozens at a time.
+        #: Messages that nobody has waited for: what they bring holds memory of the node.
         self.messages: list[HFReduceWork] = []
         #: Operations and messages that were called.
         self.called = 0

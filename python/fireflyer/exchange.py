@@ -32,6 +32,8 @@ __all__ = [
     "gather_single", "recv", "recv_anysource", "scatter", "send",
 ]  # fmt: skip
 
+#: Messages that are all looked at whenever another one is called.
+_FEW = 32
 #: Tags are not negative for c10d; the sidecar takes 64 bits.
 _TAG_BITS = (1 << 64) - 1
 
@@ -208,12 +210,20 @@ def _post(
     data: Any,
     output: torch.Tensor | None,
 ) -> dist.Work:
-    comm.messages[:] = [one for one in comm.messages if not one.is_completed()]
+    _sweep(comm.messages)
     assert comm.client is not None
     ticket = comm.issue(call._replace(tag=tag & _TAG_BITS), data)
     work = MessageWork(call.kind, tensor, comm.client, ticket, output, comm.timeout)
     comm.messages.append(work)
     return work
+
+
+def _sweep(messages: list[HFReduceWork]) -> None:
+    """Completes messages that have come and that nobody waits for: what they brought holds memory of the node. Of many,
+    not at each call, because a thousand looks take longer than the call."""
+    count = len(messages)
+    if count < _FEW or count & (count - 1) == 0:
+        messages[:] = [one for one in messages if not one.is_completed()]
 
 
 class MessageWork(HFReduceWork):

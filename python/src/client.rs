@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use hfreduce_client::client::Error;
+use hfreduce_client::client::{Attaching, Error};
 use hfreduce_client::parts;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -17,10 +17,8 @@ use pyo3::prelude::*;
 use crate::call::Call;
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
-use crate::memory;
-
-/// How often a thread that waits lets Python's signal handlers run, an interrupt by the user or a request to stop.
-const SIGNALS: Duration = Duration::from_millis(100);
+use crate::waiting::interruptibly;
+use crate::{copying, memory};
 
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -72,18 +70,15 @@ impl Client {
 
     /// Calls without giving up the interpreter where that takes no time: threads that take turns at it cost more
     /// than the call.
-    fn at_once_or_detached<T: Send>(
-        &self,
+    fn at_once_or_interruptibly<T: Send>(
         py: Python<'_>,
-        call: impl FnOnce() -> Result<T, hfreduce_client::client::Error> + Send,
+        timeout: Duration,
+        mut call: impl FnMut(Duration) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        let has_room = self.inner.has_room();
-        if has_room.map_err(|error| raise(py, &error))? {
-            call()
-        } else {
-            py.detach(call)
+        match call(Duration::ZERO) {
+            Err(error) if error.is_late() => interruptibly(py, timeout, call),
+            done => done.map_err(|error| raise(py, &error)),
         }
-        .map_err(|error| raise(py, &error))
     }
 
     fn finish(
@@ -93,19 +88,7 @@ impl Client {
         timeout: f64,
     ) -> PyResult<hfreduce_client::client::Output> {
         let timeout = seconds(timeout)?;
-        let start = Instant::now();
-        let output = loop {
-            let left = timeout.saturating_sub(start.elapsed());
-            match py.detach(|| self.inner.wait(ticket.0, left.min(SIGNALS))) {
-                Err(Error::Timeout { .. }) if left > SIGNALS => py.check_signals()?,
-                Err(Error::Timeout { call, .. }) => {
-                    let waited = start.elapsed();
-                    break Err(Error::Timeout { call, waited });
-                }
-                output => break output,
-            }
-        };
-        let output = output.map_err(|error| raise(py, &error));
+        let output = interruptibly(py, timeout, |limit| self.inner.wait(ticket.0, limit));
         if self.inner.test(ticket.0).is_err() {
             // It is over, and not to be waited for again.
             self.read().remove(&ticket.0);
@@ -120,15 +103,15 @@ impl Client {
     #[staticmethod]
     fn attach(py: Python<'_>, socket: PathBuf, local_rank: u32, timeout: f64) -> PyResult<Self> {
         let timeout = seconds(timeout)?;
-        py.detach(|| hfreduce_client::client::Client::attach(&socket, local_rank, timeout))
-            .map(|inner| Self {
-                inner,
-                copied_in: AtomicU64::new(0),
-                copied_out: AtomicU64::new(0),
-                results_written: Arc::default(),
-                read: Mutex::default(),
-            })
-            .map_err(|error| raise(py, &error))
+        let mut attaching = Attaching::new(&socket, local_rank);
+        let inner = interruptibly(py, timeout, |limit| attaching.go_on(limit))?;
+        Ok(Self {
+            inner,
+            copied_in: AtomicU64::new(0),
+            copied_out: AtomicU64::new(0),
+            results_written: Arc::default(),
+            read: Mutex::default(),
+        })
     }
 
     /// Rank of this process in the gang.
@@ -156,13 +139,13 @@ impl Client {
         timeout: f64,
         priority: i8,
     ) -> PyResult<Group> {
-        let timeout = seconds(timeout)?;
-        py.detach(|| {
-            self.inner
-                .open_with(number, &ranks, replicated, priority, timeout)
-        })
-        .map(Group)
-        .map_err(|error| raise(py, &error))
+        let (timeout, start) = (seconds(timeout)?, Instant::now());
+        let manner = (replicated, priority);
+        let opening = interruptibly(py, timeout, |limit| {
+            self.inner.begin_open(number, &ranks, manner, limit)
+        })?;
+        let left = timeout.saturating_sub(start.elapsed());
+        interruptibly(py, left, |limit| self.inner.finish_open(&opening, limit)).map(Group)
     }
 
     /// Calls an operation with the bytes of `input`, which may change as soon as this returns. Of the world, unless a
@@ -181,27 +164,28 @@ impl Client {
         let lists = splits
             .as_ref()
             .map_or(0, |(send, _)| parts::bytes(send.len() as u32));
-        let buffer = match input {
+        let mut buffer = match input {
             None => None,
             Some(input) => {
                 let bytes = lists + input.len_bytes();
                 let idle = self.inner.idle_buffer(bytes);
-                let buffer = match idle.map_err(|error| raise(py, &error))? {
-                    Some(buffer) => Ok(buffer),
-                    None => py.detach(|| self.inner.buffer(bytes, timeout)),
+                let mut buffer = match idle.map_err(|error| raise(py, &error))? {
+                    Some(buffer) => buffer,
+                    None => interruptibly(py, timeout, |limit| self.inner.buffer(bytes, limit))?,
                 };
-                let mut buffer = buffer.map_err(|error| raise(py, &error))?;
                 if let Some((send, receive)) = &splits {
                     parts::write(send, receive, &mut buffer[..lists]);
                 }
-                input.copy_to_slice(py, &mut buffer[lists..])?;
+                copying::copy_in(py, &input, &mut buffer[lists..])?;
                 self.copied_in.fetch_add(bytes as u64, Ordering::Relaxed);
                 Some(buffer)
             }
         };
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
-        self.at_once_or_detached(py, || self.inner.submit_in(group, call.0, buffer, timeout))
-            .map(Ticket)
+        Self::at_once_or_interruptibly(py, timeout, |limit| {
+            self.inner.submit_from(group, call.0, &mut buffer, limit)
+        })
+        .map(Ticket)
     }
 
     /// Waits for an operation and copies its result to `output`, if that is given: from `offset` on, as much as fits.
@@ -226,7 +210,7 @@ impl Client {
             };
             let bytes = result.len() as u64;
             self.copied_out.fetch_add(bytes, Ordering::Relaxed);
-            output.copy_from_slice(py, result)?;
+            copying::copy_out(py, result, &output)?;
         }
         Ok(finished.members.ranks)
     }
@@ -235,17 +219,15 @@ impl Client {
     #[pyo3(signature = (*, timeout))]
     fn members(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u32, Vec<u32>)> {
         let timeout = seconds(timeout)?;
-        py.detach(|| self.inner.members(timeout))
-            .map(|members| (members.epoch, members.ranks, members.nodes().collect()))
-            .map_err(|error| raise(py, &error))
+        let members = interruptibly(py, timeout, |limit| self.inner.members(limit))?;
+        Ok((members.epoch, members.ranks, members.nodes().collect()))
     }
 
     /// Memory of at least `bytes` for inputs, which the sidecar does not free.
     fn arena(&self, py: Python<'_>, bytes: usize, timeout: f64) -> PyResult<memory::Arena> {
         let timeout = seconds(timeout)?;
-        py.detach(|| self.inner.arena(bytes, timeout))
-            .map(|arena| memory::Arena(Arc::new(arena)))
-            .map_err(|error| raise(py, &error))
+        let arena = interruptibly(py, timeout, |limit| self.inner.arena(bytes, limit))?;
+        Ok(memory::Arena(Arc::new(arena)))
     }
 
     /// As `call`, with the bytes that lie at `offset` of an arena, a multiple of 64. They must not change before the
@@ -262,9 +244,8 @@ impl Client {
     ) -> PyResult<Ticket> {
         let timeout = seconds(timeout)?;
         let group = group.map_or_else(|| self.inner.world(), |group| group.get().0);
-        let ticket = self.at_once_or_detached(py, || {
-            self.inner
-                .submit_at(group, call.0, &arena.0, offset, timeout)
+        let ticket = Self::at_once_or_interruptibly(py, timeout, |limit| {
+            self.inner.submit_at(group, call.0, &arena.0, offset, limit)
         })?;
         self.read().insert(ticket, Arc::clone(&arena.0));
         Ok(Ticket(ticket))

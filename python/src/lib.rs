@@ -4,10 +4,12 @@
 
 mod call;
 mod client;
+mod copying;
 mod error;
 mod gpu;
 mod memory;
 mod pair;
+mod waiting;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -151,6 +151,29 @@ def many():
     return tensor.item(), [int(one[0]) for one in tensors[::3]]
 
 
+def all_sent_first():
+    """Each sends many, then receives the last one first; then all have called for many before one is sent."""
+    rank = dist.get_rank()
+    dist.group.WORLD.communicator.gloo = Nobody()
+    other, total = rank ^ 1, torch.ones(1)
+    tensors = [torch.zeros(3) for _ in range(200)]
+
+    def send(tag):
+        return dist.isend(torch.full((3,), float(1000 * rank + tag)), other, tag=tag)
+
+    sent = [send(tag) for tag in range(len(tensors))]
+    for tag, tensor in reversed(list(enumerate(tensors))):
+        dist.recv(tensor, other, tag=tag)
+    [work.wait() for work in sent]
+    right = [tensor.eq(float(1000 * other + tag)).all() for tag, tensor in enumerate(tensors)]
+    received = [dist.irecv(tensor.zero_(), other, tag=tag) for tag, tensor in enumerate(tensors)]
+    dist.all_reduce(total)
+    sent = [send(tag) for tag in reversed(range(len(tensors)))]
+    [work.wait() for work in received + sent]
+    right += [tensor.eq(float(1000 * other + tag)).all() for tag, tensor in enumerate(tensors)]
+    return all(right), total.item()
+
+
 def refused():
     rank = dist.get_rank()
     texts = []
@@ -219,6 +242,9 @@ class ExchangeTest(unittest.TestCase):
         steps = [float(step) for step in range(0, 100, 3)]
         for rank, (last, seen) in enumerate(self.run_gang(many)):
             self.assertEqual((last, seen), (float(rank ^ 1), steps))
+
+    def test_messages_meet_in_any_order_and_keep_no_collective(self):
+        self.assertEqual(self.run_gang(all_sent_first), [(True, 4.0)] * 4)
 
     def test_what_two_ranks_do_not_agree_about_is_their_error_alone(self):
         first, second, *others = self.run_gang(refused)

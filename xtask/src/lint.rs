@@ -1,6 +1,8 @@
 //! `cargo xtask lint`: formatting, spelling, clippy and documentation with warnings denied, `helm lint`, and
 //! the licences of dependencies where cargo-deny is installed.
 
+mod python;
+
 use crate::args::Args;
 use crate::chart::{self, Ran};
 use crate::r#gen::root;
@@ -19,6 +21,7 @@ Usage: cargo xtask lint [--only-chart]
 Runs, and fails at the first that is not clean:
   cargo fmt --check
   codespell on texts and sources                (not run without codespell)
+  ruff and mypy on the Python code              (installed the first time)
   cargo clippy --workspace --all-targets -- -D warnings
   cargo doc --workspace --no-deps, with warnings denied
   helm lint on the chart                        (not run without helm)
@@ -36,6 +39,7 @@ fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     }
     cargo("format", &["fmt", "--all", "--check"], None)?;
     spelling()?;
+    python::check()?;
     cargo(
         "clippy",
         &[

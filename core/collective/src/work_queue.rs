@@ -74,6 +74,12 @@ impl WorkQueue {
         self.said.is_empty()
     }
 
+    /// How much there is to say.
+    #[must_use]
+    pub fn unsaid(&self) -> usize {
+        self.said.len()
+    }
+
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
 /// than the sidecar, and a refusal names both.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// No process has called as many operations: one in a microsecond for eight years.
 pub const OPERATION_LIMIT: u64 = 1 << 48;
 /// Groups that one process restores in a sidecar that has lost its memory: as many as a node may take part in, and as many

@@ -16,7 +16,7 @@ use link::ring::{self, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS};
 use link::segment::Segment;
 use link::wake_fd::WakeFd;
 
-const REQUEST: &str = "attach";
+pub(super) const REQUEST: &str = "attach";
 
 /// What a sidecar gives to a process that it welcomes.
 #[derive(Debug)]
@@ -37,6 +37,17 @@ pub(super) fn connect(
     again: Option<&Belongings>,
     timeout: Duration,
 ) -> Result<Attachment, Error> {
+    let channel = ask(socket, local_rank, again)?;
+    let answer = receive(&channel, REQUEST, timeout)?;
+    attachment(channel, answer)
+}
+
+/// Connects and asks to attach; the answer comes over the connection.
+pub(super) fn ask(
+    socket: &Path,
+    local_rank: u32,
+    again: Option<&Belongings>,
+) -> Result<AttachChannel, Error> {
     let channel = AttachChannel::connect(socket)?;
     let version = attach::VERSION;
     channel.send(
@@ -48,9 +59,16 @@ pub(super) fn connect(
         },
         &[],
     )?;
-    let (message, fds) = receive(&channel, REQUEST, timeout)?;
+    Ok(channel)
+}
+
+/// What the answer gives.
+pub(super) fn attachment(
+    channel: AttachChannel,
+    (answer, fds): (SidecarAnswer, Vec<OwnedFd>),
+) -> Result<Attachment, Error> {
     let unexpected = || Error::Unexpected { request: REQUEST };
-    let (control_bytes, standing, patience_seconds) = match message {
+    let (control_bytes, standing, patience_seconds) = match answer {
         SidecarAnswer::Attached {
             control_bytes,
             standing,

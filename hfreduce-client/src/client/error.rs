@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::IN_FLIGHT_LIMIT;
-use crate::Call;
+use super::connect::is_absence;
+use super::{IN_FLIGHT_LIMIT, MESSAGE_LIMIT};
 use crate::attach;
 use crate::entry::{FailureKind, MalformedEntry};
+use crate::{Call, OpKind};
 use link::ring::Corrupt;
 use link::segment;
 
@@ -76,8 +77,11 @@ pub enum Error {
         /// How long was waited.
         waited: Duration,
     },
-    /// Too many operations are in flight and none finishes.
-    #[error("failed to call {call}: timed out after {waited:?}, {IN_FLIGHT_LIMIT} operations are in flight")]
+    /// As many calls of its kind are in flight as may be, and none ends.
+    #[error(
+        "failed to call {call}: timed out after {waited:?}, {}",
+        in_flight(call)
+    )]
     Busy {
         /// The operation.
         call: Call,
@@ -116,6 +120,63 @@ pub enum Error {
         /// This process.
         child: u32,
     },
+}
+
+impl Error {
+    /// Whether it only says that the time given was too short: the same may be tried again, and goes on where it was.
+    pub fn is_late(&self) -> bool {
+        self.waited().is_some() || is_absence(self)
+    }
+
+    /// The same error at the end of several attempts that have taken so long together.
+    #[must_use]
+    pub fn after(mut self, all: Duration) -> Self {
+        if let Self::Timeout { waited, .. }
+        | Self::GroupTimeout { waited, .. }
+        | Self::Busy { waited, .. }
+        | Self::NoAnswer { waited, .. } = &mut self
+        {
+            *waited = all;
+        }
+        self
+    }
+
+    fn waited(&self) -> Option<Duration> {
+        if let Self::Timeout { waited, .. }
+        | Self::GroupTimeout { waited, .. }
+        | Self::Busy { waited, .. }
+        | Self::NoAnswer { waited, .. } = self
+        {
+            return Some(*waited);
+        }
+        None
+    }
+}
+
+/// What is in flight where a call finds no room, and what to do.
+fn in_flight(call: &Call) -> String {
+    match call.kind {
+        OpKind::Send { .. } => format!(
+            "{MESSAGE_LIMIT} messages that this process sends are in flight; wait for some, and see whether their \
+             receivers have called"
+        ),
+        OpKind::Receive { .. } => format!(
+            "{MESSAGE_LIMIT} messages that this process receives are in flight; wait for some, and see whether \
+             their senders have called"
+        ),
+        OpKind::AllReduce { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Broadcast { .. }
+        | OpKind::AllGather
+        | OpKind::ReduceScatter { .. }
+        | OpKind::Gather { .. }
+        | OpKind::Scatter { .. }
+        | OpKind::AllToAll { .. }
+        | OpKind::Barrier
+        | OpKind::Close => {
+            format!("{IN_FLIGHT_LIMIT} operations of this process are in flight; wait for some")
+        }
+    }
 }
 
 impl From<Corrupt> for Error {

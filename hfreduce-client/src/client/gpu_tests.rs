@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::tests::{Loopback, PATIENCE, bytes_of};
 use super::*;
@@ -34,6 +35,7 @@ pub(super) struct Fake {
     read: unsafe extern "C" fn(u64, *mut u8, usize),
     capture: unsafe extern "C" fn(u64, i32),
     alive: unsafe extern "C" fn() -> u64,
+    gate: unsafe extern "C" fn(i32) -> u64,
     _folder: tempfile::TempDir,
 }
 
@@ -57,6 +59,7 @@ impl Fake {
                 read: *loaded.get("fake_read").unwrap(),
                 capture: *loaded.get("fake_capture").unwrap(),
                 alive: *loaded.get("fake_alive").unwrap(),
+                gate: *loaded.get("fake_gate").unwrap(),
                 _folder: folder,
             };
             std::mem::forget(loaded);
@@ -105,6 +108,12 @@ impl Fake {
     pub(super) fn alive(&self) -> u64 {
         // SAFETY: takes nothing.
         unsafe { (self.alive)() }
+    }
+
+    /// Opens the gate that memory is unregistered behind, or closes it. How many threads wait there.
+    fn gate(&self, is_open: bool) -> u64 {
+        // SAFETY: takes any number.
+        unsafe { (self.gate)(i32::from(is_open)) }
     }
 }
 
@@ -276,6 +285,44 @@ fn memory_stays_until_a_copy_is_over_whoever_drops_it_first() {
         drop((arena, device));
         drop(copy);
     }
+    loopback.finish(client);
+    assert_eq!(fake.alive(), 0);
+}
+
+#[test]
+fn while_the_driver_lets_go_of_a_result_other_threads_use_the_client() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    let device = fake.begin(1, true);
+    let arena = Arc::new(client.arena(BYTES, PATIENCE).unwrap());
+    let target = fake.tensor(1);
+    let ticket = client
+        .submit_at(client.world(), bytes_of(BYTES), &arena, 0, PATIENCE)
+        .unwrap();
+    let result = client.wait(ticket, PATIENCE).unwrap().result;
+    fake.gate(false);
+    // The copy lets go of the result, which the sidecar then says is gone.
+    drop(Copy::to_device(&device, result, &arena, 0, &[(0, whole(target))]).unwrap());
+    let is_over = AtomicBool::new(false);
+    let (answered, answers) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                client.members(PATIENCE).unwrap();
+            }
+        });
+        let start = Instant::now();
+        while fake.gate(false) == 0 {
+            assert!(start.elapsed() < PATIENCE, "nobody lets go of it");
+            std::thread::yield_now();
+        }
+        scope.spawn(|| answered.send(client.members(PATIENCE).is_ok()).unwrap());
+        let answer = answers.recv_timeout(PATIENCE);
+        is_over.store(true, Ordering::Relaxed);
+        fake.gate(true);
+        assert_eq!(answer, Ok(true));
+    });
+    drop((arena, device));
     loopback.finish(client);
     assert_eq!(fake.alive(), 0);
 }

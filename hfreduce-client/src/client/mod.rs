@@ -6,11 +6,20 @@
 //! is held until its view is dropped. One client a process; its methods may be called from any thread,
 //! and fail with a clear error in a forked child.
 //!
+//! What may be in flight: the sidecar knows of every call, because only it can match messages, which their two ranks may
+//! call for in any order. A queue on this side would hide some of them from it: two ranks that each post more sends than
+//! go through it, and then receive the last one first, would wait for each other. So the limit of messages is that of
+//! the sidecar and of the machines, and is there for memory's sake: a message that is sent holds a segment of at least 64 KiB and a
+//! descriptor until it was received, one that is received a segment of the node's. The ring of submissions only carries
+//! calls to the sidecar, which reads it whatever is in flight; who finds it full tries again. The ring of completions
+//! has a place for the outcome of each.
+//!
 //! A sidecar that is killed is started again, and where the gang waits for it this process attaches to it by itself:
 //! operations in flight go on, and input buffers and results stay where they are.
 
 mod allocate;
 mod arena;
+mod attaching;
 mod buffer;
 mod connect;
 mod error;
@@ -21,23 +30,28 @@ mod shared;
 mod state;
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use arena::Arena;
+pub use attaching::Attaching;
 pub use buffer::{InputBuffer, Output, ResultView};
 pub use error::Error;
+pub use open::GroupOpening;
 use shared::Shared;
-use state::State;
 
 use crate::Call;
-use crate::attach::{self, ClientMessage, Members, Standing};
+use crate::attach::{ClientMessage, Members, Standing};
 use crate::entry::{self, CallOutcome, SegmentRange, Submission};
+use collective::machine::MAX_MESSAGES;
 use link::ring::{self, PushError};
-use link::wake_fd::WakeFd;
 
-/// Calls in flight at once; a further one waits. Half the ring, so that releases always find room.
+/// Operations of groups in flight at once; a further one waits.
 pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
+/// Messages in flight at once, of those that are sent and of those that are received; a further one waits.
+pub const MESSAGE_LIMIT: usize = MAX_MESSAGES as usize;
+/// What all that may be in flight can leave has room in the ring, so that the sidecar never waits for this process.
+const _: () = assert!(IN_FLIGHT_LIMIT + 2 * MESSAGE_LIMIT <= ring::COMPLETION_CAPACITY);
 /// Segment number that stands for none: an operation without input or without result.
 pub const NO_SEGMENT: u32 = u32::MAX;
 /// How often a sidecar that is not there yet is looked for.
@@ -67,31 +81,7 @@ pub struct Client {
 impl Client {
     /// Attaches as `local_rank` to the sidecar that listens at `socket`, waiting for it to appear.
     pub fn attach(socket: &Path, local_rank: u32, timeout: Duration) -> Result<Self, Error> {
-        let start = Instant::now();
-        let attachment = loop {
-            let left = timeout.saturating_sub(start.elapsed());
-            match connect::connect(socket, local_rank, None, left) {
-                Ok(attachment) => break attachment,
-                Err(error) if !connect::is_absence(&error) || left.is_zero() => return Err(error),
-                Err(_not_there_yet) => std::thread::sleep(RETRY.min(timeout)),
-            }
-        };
-        let standing = attachment.standing;
-        let lasts = !attachment.patience.is_zero();
-        let shared = Arc::new(Shared {
-            owner: std::process::id(),
-            socket: socket.to_owned(),
-            standing,
-            state: Mutex::new(State::new(attachment)),
-            looked: Condvar::new(),
-            asking: Mutex::new(()),
-            leaving: Arc::new(WakeFd::new().map_err(attach::Error::Exchange)?),
-        });
-        if lasts && keep::start(&shared).is_err() {
-            // Without the thread the end of the sidecar is the end.
-            shared.lock()?.be_impatient();
-        }
-        Ok(Self { shared })
+        Attaching::new(socket, local_rank).go_on(timeout)
     }
 
     /// Where this process stands in the gang.
@@ -124,15 +114,9 @@ impl Client {
         &self.shared.socket
     }
 
-    /// Whether the next call finds room at once, if no other thread calls before.
-    pub fn has_room(&self) -> Result<bool, Error> {
-        let mut state = self.shared.lock()?;
-        state.look();
-        Ok(state.in_flight() < IN_FLIGHT_LIMIT)
-    }
-
     /// Calls an operation. The input belongs to the call until the output is taken; an operation that reads none on
-    /// this rank needs none. Waits while `IN_FLIGHT_LIMIT` operations are in flight.
+    /// this rank needs none. Waits while as many calls of its kind are in flight as may be, see [`IN_FLIGHT_LIMIT`] and
+    /// [`MESSAGE_LIMIT`].
     ///
     /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
     /// rank cannot carry out fails on every rank as [`FailureKind::Refused`](crate::entry::FailureKind), and
@@ -153,12 +137,24 @@ impl Client {
     ///
     /// [`OpKind::Send`](crate::OpKind) and `Receive` have no place in that order: the n-th message from one rank to
     /// another under a tag is the n-th that is received so, since the members changed last. One that is under way when its
-    /// sidecar is killed fails on both sides.
+    /// sidecar is killed fails on both sides. They are counted apart, so that an operation never waits for a message, nor one
+    /// that is sent for those that are received.
     pub fn submit_in(
         &self,
         group: Group,
         call: Call,
-        input: Option<InputBuffer>,
+        mut input: Option<InputBuffer>,
+        timeout: Duration,
+    ) -> Result<CallTicket, Error> {
+        self.submit_from(group, call, &mut input, timeout)
+    }
+
+    /// The same, for who may try again: the input is taken only where this succeeds.
+    pub fn submit_from(
+        &self,
+        group: Group,
+        call: Call,
+        input: &mut Option<InputBuffer>,
         timeout: Duration,
     ) -> Result<CallTicket, Error> {
         check_input(group, call, input.as_ref().map_or(0, |input| input.len()))?;
@@ -181,7 +177,7 @@ impl Client {
             segment: arena.number(),
             offset: offset as u64,
         };
-        self.submit_place(group, call, place, None, timeout)
+        self.submit_place(group, call, place, &mut None, timeout)
     }
 
     /// The group of all ranks.
@@ -199,7 +195,7 @@ impl Client {
         group: Group,
         call: Call,
         place: SegmentRange,
-        input: Option<InputBuffer>,
+        input: &mut Option<InputBuffer>,
         timeout: Duration,
     ) -> Result<CallTicket, Error> {
         let submission = |ticket| Submission::Call {
@@ -215,7 +211,7 @@ impl Client {
         &self,
         call: Call,
         submission: impl Fn(u64) -> Submission,
-        input: Option<InputBuffer>,
+        input: &mut Option<InputBuffer>,
         opens: Option<Arc<[u32]>>,
         timeout: Duration,
     ) -> Result<CallTicket, Error> {
@@ -226,14 +222,13 @@ impl Client {
             state.look();
             state.alive()?;
             let waited = start.elapsed();
-            let busy = Error::Busy { call, waited };
-            if state.in_flight() < IN_FLIGHT_LIMIT {
+            if state.has_room(&call) {
                 let ticket = state.next_ticket;
                 let submission = submission(ticket);
                 match state.push(&submission) {
                     Ok(sidecar_sleeps) => {
                         state.next_ticket += 1;
-                        let input = input.and_then(InputBuffer::into_segment);
+                        let input = input.take().and_then(InputBuffer::into_segment);
                         state.called(ticket, call, submission, input, opens);
                         let link = state.link();
                         drop(state);
@@ -245,16 +240,19 @@ impl Client {
                     Err(PushError::Corrupt(corrupt)) => {
                         return Err(state.lose(corrupt.to_string()));
                     }
-                    // Releases wait in the ring; the sidecar takes them without our help.
+                    // Releases and messages wait in the ring; the sidecar takes them without our help.
                     Err(PushError::Full) if waited < timeout => {
                         drop(state);
                         std::thread::yield_now();
                         state = shared.lock()?;
                     }
-                    Err(PushError::Full) => return Err(busy),
+                    Err(PushError::Full) => {
+                        let request = "call an operation";
+                        return Err(Error::NoAnswer { request, waited });
+                    }
                 }
             } else if waited >= timeout {
-                return Err(busy);
+                return Err(Error::Busy { call, waited });
             } else {
                 state = shared.sleep(state, timeout - waited);
             }
@@ -364,6 +362,8 @@ fn place_of(input: Option<&InputBuffer>) -> SegmentRange {
 mod again_tests;
 #[cfg(test)]
 mod gpu_tests;
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod pair_tests;
 #[cfg(test)]

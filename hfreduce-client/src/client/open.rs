@@ -1,10 +1,19 @@
 //! Opening groups of ranks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Client, Error, Group, place_of};
+use super::{CallTicket, Client, Error, Group, place_of};
 use crate::Call;
 use crate::entry::Submission;
+
+/// A group that was asked for and does not stand yet.
+#[derive(Debug)]
+pub struct GroupOpening {
+    ticket: CallTicket,
+    number: u64,
+    ranks: Arc<[u32]>,
+}
 
 impl Client {
     /// Opens a group of these global ranks, which ascend, and waits until all of them have done so alike. The number
@@ -31,6 +40,20 @@ impl Client {
         timeout: Duration,
     ) -> Result<Group, Error> {
         let start = Instant::now();
+        let opening = self.begin_open(number, ranks, (replicated, priority), timeout)?;
+        self.finish_open(&opening, timeout.saturating_sub(start.elapsed()))
+    }
+
+    /// Asks for a group, which [`Client::finish_open`] waits for. It waits for room only, and after an error nothing was
+    /// asked for.
+    pub fn begin_open(
+        &self,
+        number: u64,
+        ranks: &[u32],
+        (replicated, priority): (bool, i8),
+        timeout: Duration,
+    ) -> Result<GroupOpening, Error> {
+        let start = Instant::now();
         let mut list = self.buffer(size_of_val(ranks), timeout)?;
         for (bytes, rank) in list.as_chunks_mut().0.iter_mut().zip(ranks) {
             *bytes = rank.to_ne_bytes();
@@ -44,6 +67,24 @@ impl Client {
             priority,
             input,
         };
+        let ranks: Arc<[u32]> = ranks.into();
+        let opens = Some(Arc::clone(&ranks));
+        let left = timeout.saturating_sub(start.elapsed());
+        let ticket = self.ask(Call::barrier(), submission, &mut Some(list), opens, left)?;
+        Ok(GroupOpening {
+            ticket,
+            number,
+            ranks,
+        })
+    }
+
+    /// Waits until all ranks have asked for the group alike. After [`Error::GroupTimeout`] it may be waited for again.
+    pub fn finish_open(&self, opening: &GroupOpening, timeout: Duration) -> Result<Group, Error> {
+        let GroupOpening {
+            ticket,
+            number,
+            ref ranks,
+        } = *opening;
         let said = |error| match error {
             Error::Operation { kind, text, .. } => Error::Group {
                 ranks: ranks.len(),
@@ -67,10 +108,7 @@ impl Client {
             | Error::UnknownTicket(_)
             | Error::Forked { .. }) => other,
         };
-        let opens = Some(ranks.into());
-        let ticket = self.ask(Call::barrier(), submission, Some(list), opens, timeout)?;
-        let left = timeout.saturating_sub(start.elapsed());
-        self.wait(ticket, left).map_err(said)?;
+        self.wait(ticket, timeout).map_err(said)?;
         self.shared.lock()?.receive(); // Before the answer came which groups are over.
         let own = self.shared.standing.rank;
         Ok(Group {

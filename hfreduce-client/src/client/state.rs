@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inputs::give_back;
-use operations::{End, FIRST_TICKET, InFlight};
+use operations::{End, FIRST_TICKET, InFlight, InFlightCounts};
 
 use super::Error;
 use super::buffer::{InputSegment, Mapped};
 use super::connect::Attachment;
 use super::groups::Groups;
 use super::keep::{Belongings, HandoverAnswers};
-use super::shared::Link;
+use super::shared::{Gone, Link};
 use crate::attach::{self, Members, SidecarAnswer};
 use crate::entry::{CallOutcome, Completion, Submission};
 use link::ring::{
@@ -51,7 +51,7 @@ pub(super) struct State {
     completions: Consumer<COMPLETION_WORDS>,
     pub(super) next_ticket: u64,
     operations: HashMap<u64, InFlight>,
-    unfinished: usize,
+    in_flight: InFlightCounts,
     groups: Groups,
     /// Results that are not read any more but found no room in the ring yet.
     unsaid: VecDeque<u64>,
@@ -59,9 +59,13 @@ pub(super) struct State {
     /// Sizes and descriptors of all input segments, for the next sidecar.
     inputs: BTreeMap<u32, (u64, Arc<OwnedFd>)>,
     results: HashMap<u32, Arc<Mapped>>,
+    /// Where those go that are no results any more.
+    gone: Arc<Gone>,
     /// The newest epochs, ascending.
     members: VecDeque<Arc<Members>>,
     pub(super) answers: VecDeque<Result<InputSegment, String>>,
+    /// Whether the sidecar has been asked for a segment and has not answered.
+    pub(super) is_asked: bool,
     pub(super) spin: Spin,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
@@ -70,7 +74,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(attachment: Attachment) -> Self {
+    pub(super) fn new(attachment: Attachment, gone: Arc<Gone>) -> Self {
         let Attachment {
             link,
             submissions,
@@ -87,14 +91,16 @@ impl State {
             completions,
             next_ticket: FIRST_TICKET,
             operations: HashMap::new(),
-            unfinished: 0,
+            in_flight: InFlightCounts::default(),
             groups: Groups::default(),
             unsaid: VecDeque::new(),
             idle: Vec::new(),
             inputs: BTreeMap::new(),
             results: HashMap::new(),
+            gone,
             members: VecDeque::new(),
             answers: VecDeque::new(),
+            is_asked: false,
             spin: Spin::default(),
             sleeper: false,
             waiters: 0,
@@ -104,11 +110,6 @@ impl State {
     /// The connection to the sidecar, or to the last one.
     pub(super) fn link(&self) -> Arc<Link> {
         Arc::clone(&self.link)
-    }
-
-    /// Which sidecar it is.
-    pub(super) fn life(&self) -> u64 {
-        self.life
     }
 
     pub(super) fn patience(&self) -> Duration {
@@ -161,9 +162,10 @@ impl State {
             }
         }
         self.end_messages();
-        self.results.clear();
+        self.gone.extend(self.results.drain().map(|(_, view)| view));
         self.unsaid.clear();
         self.drop_answers(0);
+        self.is_asked = false;
         self.presence = Presence::Away;
     }
 
@@ -218,6 +220,10 @@ impl State {
     /// Takes the outcomes that have come. Says whether there were any.
     pub(super) fn look(&mut self) -> bool {
         let mut any = false;
+        // What found the ring full may be what the sidecar waits for.
+        if !self.unsaid.is_empty() && self.say_unsaid() {
+            self.link.wake_fd.notify();
+        }
         while self.is_there() {
             let completion = match self.completions.pop() {
                 Ok(None) => break,
@@ -229,7 +235,7 @@ impl State {
                     any = true;
                     if let Some(operation) = self.operations.get_mut(&ticket) {
                         if operation.end.is_none() {
-                            self.unfinished -= 1;
+                            self.in_flight.end(&operation.call);
                             let opens = operation.opens.as_ref();
                             self.groups.ended(&operation.submission, opens, &outcome);
                         }
@@ -278,20 +284,30 @@ impl State {
             (_, count) => Err(attach::Error::Descriptors(count)),
         };
         match message {
+            SidecarAnswer::Input { segment, .. } if descriptors == 0 => {
+                // The kernel gives none to a process that has as many as it may.
+                let reason = "this process has no descriptor left for it; wait for some of the calls in flight, each of \
+                              which holds one, or raise its limit (`ulimit -n`)";
+                give_back(segment, &self.link);
+                self.is_asked = false;
+                self.answers.push_back(Err(reason.to_owned()));
+            }
             SidecarAnswer::Input { segment, bytes } => {
                 let input = InputSegment {
                     number: segment,
                     segment: Segment::open(only()?, bytes as usize)?,
                 };
                 self.inputs.insert(segment, (bytes, input.segment.handle()));
+                self.is_asked = false;
                 self.answers.push_back(Ok(input));
             }
             SidecarAnswer::Result { segment, bytes } => {
                 let view = Mapped::open(&only()?, bytes as usize)?;
-                self.results.insert(segment, Arc::new(view));
+                self.gone
+                    .extend(self.results.insert(segment, Arc::new(view)));
             }
             SidecarAnswer::Gone { segment } => {
-                self.results.remove(&segment);
+                self.gone.extend(self.results.remove(&segment));
             }
             SidecarAnswer::Members(members) => {
                 self.members.retain(|known| known.epoch < members.epoch);
@@ -300,7 +316,10 @@ impl State {
                     self.members.pop_front();
                 }
             }
-            SidecarAnswer::Refused { reason } => self.answers.push_back(Err(reason)),
+            SidecarAnswer::Refused { reason } => {
+                self.is_asked = false;
+                self.answers.push_back(Err(reason));
+            }
             SidecarAnswer::Over { groups } => self.groups.forget(&groups),
             SidecarAnswer::Attached { .. } | SidecarAnswer::Taken { .. } | SidecarAnswer::Noted => {
                 return Err(Error::Unexpected { request: "attach" });
@@ -360,6 +379,11 @@ impl State {
             return false;
         }
         self.unsaid.push_back(ticket);
+        self.say_unsaid()
+    }
+
+    /// Writes releases to the ring, as far as they find room. Says whether the wake descriptor must be notified.
+    fn say_unsaid(&mut self) -> bool {
         match self.push_unsaid() {
             Ok(sleeps) => sleeps,
             Err(PushError::Full) => true,

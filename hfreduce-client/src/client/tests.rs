@@ -8,16 +8,18 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::connect::Attachment;
 use super::shared::{Link, sleep_on};
+use super::state::State;
 use super::*;
 use crate::DType;
 use crate::attach::{AttachChannel, Listener, SidecarAnswer};
 use crate::entry::{Completion, FailureKind};
 use link::ring::{WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
+use link::wake_fd::WakeFd;
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-fn standing(local_rank: u32) -> Standing {
+pub(super) fn standing(local_rank: u32) -> Standing {
     Standing {
         attempt: 1,
         epoch: 1,
@@ -104,6 +106,13 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                 let completion = Completion { ticket, outcome };
                 if outcomes.push(&completion.encode()).unwrap() {
                     wake_fd.notify();
+                }
+            }
+            if let Submission::Release { ticket } = submission {
+                let segment = 1000 + ticket as u32;
+                if results.remove(&segment).is_some() {
+                    // The process may have left.
+                    channel.send(&SidecarAnswer::Gone { segment }, &[]).ok();
                 }
             }
             let Submission::Call {
@@ -297,7 +306,7 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
     let control = Arc::new(ring::control().unwrap());
     let (_calls, mut outcomes) = ring::server_ends(&control);
     let (submissions, completions) = ring::client_ends(&control).unwrap();
-    let mut state = State::new(Attachment {
+    let attachment = Attachment {
         link: Link {
             channel,
             wake_fd: WakeFd::new().unwrap(),
@@ -307,7 +316,8 @@ fn who_looks_for_its_result_on_the_socket_leaves_the_answers_to_those_who_asked(
         completions,
         standing: standing(0),
         patience: Duration::ZERO,
-    });
+    };
+    let mut state = State::new(attachment, Arc::default());
     let submission = Submission::Call {
         ticket: 1,
         group: 0,

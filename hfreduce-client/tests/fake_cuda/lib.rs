@@ -100,6 +100,12 @@ pub extern "C" fn fake_capture(stream: u64, captures: c_int) {
     machine().capture(stream, captures != 0);
 }
 
+/// For tests: from here on who unregisters memory waits until the gate is opened. Returns how many wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_gate(is_open: c_int) -> u64 {
+    machine::set_gate(is_open != 0)
+}
+
 /// For tests: registrations, events and retained contexts that are there.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_alive() -> u64 {
@@ -276,6 +282,7 @@ pub extern "C" fn cuMemHostRegister_v2(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> abi::CudaStatus {
+    machine::pass_gate();
     machine().unregister(start.addr())
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hfreduce_client::cuda::abi;
 
@@ -94,6 +94,25 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
         .get_or_init(Mutex::default)
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What unregistering memory waits for, as the driver's does for work of the device; and how many threads wait.
+static GATE: (Mutex<(bool, u64)>, Condvar) = (Mutex::new((true, 0)), Condvar::new());
+
+pub(crate) fn set_gate(is_open: bool) -> u64 {
+    let mut gate = GATE.0.lock().unwrap();
+    gate.0 = is_open;
+    GATE.1.notify_all();
+    gate.1
+}
+
+pub(crate) fn pass_gate() {
+    let mut gate = GATE.0.lock().unwrap();
+    gate.1 += 1;
+    while !gate.0 {
+        gate = GATE.1.wait(gate).unwrap();
+    }
+    gate.1 -= 1;
 }
 
 impl Machine {

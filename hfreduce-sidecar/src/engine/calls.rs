@@ -13,6 +13,10 @@ use super::waits::Who;
 use crate::pool::PoolError;
 use crate::session::{PendingCall, Taken};
 
+/// Frames that wait to be sent while no further message is taken up. Each that is received is asked for by one, and ranks
+/// may call for thousands at once: more than a link queues, for a neighbour that is busy.
+pub(super) const QUESTIONS_LIMIT: usize = 1024;
+
 /// A call waits until results in use are let go, or memory is made.
 struct Stalled;
 
@@ -53,6 +57,10 @@ impl Engine {
             let Some((group, op, called)) = ranks.next(self.driver.machine(), rank, stalled) else {
                 break;
             };
+            if called.call.kind.is_between_two() && self.is_behind() {
+                stalled = Some(group);
+                continue;
+            }
             let size = ranks.lane(group, rank).map_or(0, Lane::size);
             let (call, own_bytes) = (called.call, called.kept.own_bytes);
             let refused = match refusal(called, size) {
@@ -72,6 +80,11 @@ impl Engine {
             }
         }
         any
+    }
+
+    /// Whether so much waits to be sent that messages wait to be called for.
+    fn is_behind(&self) -> bool {
+        self.driver.unsaid() + self.links.most_queued() >= QUESTIONS_LIMIT
     }
 
     /// Gives the next call its place in the order of operations. One that cannot be carried out takes its place too, and

@@ -88,6 +88,11 @@ impl Driver {
         self.agenda.has_said_all()
     }
 
+    /// How much waits to be sent.
+    pub(super) fn unsaid(&self) -> usize {
+        self.agenda.unsaid()
+    }
+
     /// What is computed for a group goes before what is for groups of a lower priority.
     pub(super) fn prefer(&mut self, group: GroupId, priority: i8) {
         self.agenda.prefer(group, priority);

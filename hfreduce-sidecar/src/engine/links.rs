@@ -141,6 +141,12 @@ impl Links {
         flushed
     }
 
+    /// How many frames are queued for the neighbour that is farthest behind.
+    pub(super) fn most_queued(&self) -> usize {
+        let queued = self.each.values().map(|link| link.queued());
+        queued.max().unwrap_or(0)
+    }
+
     /// Whether nothing is queued.
     pub(super) fn are_flushed(&self) -> bool {
         self.each.values().all(|link| link.is_flushed())

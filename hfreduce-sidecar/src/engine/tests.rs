@@ -1,7 +1,7 @@
 //! What the engine does by itself: with a link that fails, and with a setup that cannot work.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 
@@ -9,8 +9,8 @@ use collective::machine::{
     Broken, Config, DEFAULT_SLOTS, Fence, Frame, GroupId, MIN_CHUNK_BYTES, Recovery, Timing,
 };
 use collective::session::Called;
-use collective::{Call, DType, DoubleTree, Layout, ReduceOp};
-use rustix::net::sockopt::set_socket_linger;
+use collective::{Call, DType, DoubleTree, Layout, OpKind, ReduceOp};
+use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 
 use link::transport::Tcp;
 
@@ -30,6 +30,8 @@ fn setup() -> (EngineSetup, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
+    // So that a link is soon behind.
+    set_socket_send_buffer_size(&ours, 1 << 14).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let config = Config {
         node: 0,
@@ -160,4 +162,40 @@ fn calls_in_a_group_that_has_failed_fail_and_take_no_memory() {
     }
     engine.take_entries(0);
     assert_eq!(engine.local.ranks().waiting(0), 0, "both have failed");
+}
+
+#[test]
+fn a_burst_of_messages_waits_for_a_busy_neighbour_and_overflows_no_link() {
+    const CALLED: u64 = 20_000;
+    let (setup, mut theirs) = setup();
+    theirs.set_nonblocking(true).unwrap();
+    let (stop, metrics, reporter) = parts();
+    let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
+    let receive = Call::new(OpKind::Receive { from: 1 }, DType::U8, 0);
+    let ranks = engine.local.ranks_mut();
+    ranks.attach(0, None);
+    for ticket in 0..CALLED {
+        assert!(ranks.call(WORLD, 0, called(ticket, receive)));
+    }
+    let turn = |engine: &mut Engine| {
+        engine.take_entries(0);
+        while engine.carry_out() {}
+        engine.local.ranks().waiting(0)
+    };
+    // As many as the sockets hold, and some more.
+    let mut waiting = [usize::MAX, turn(&mut engine)];
+    while waiting[1] < waiting[0] {
+        waiting = [waiting[1], turn(&mut engine)];
+    }
+    assert!(waiting[1] > 0, "its neighbour reads nothing");
+    assert!(engine.links.most_queued() <= calls::QUESTIONS_LIMIT);
+    let mut bytes = vec![0; 1 << 16];
+    let since = Instant::now();
+    while turn(&mut engine) > 0 {
+        assert!(since.elapsed() < Duration::from_secs(20), "they stay");
+        while theirs.read(&mut bytes).is_ok() {}
+        engine.dispatch(LINK | PEER as u64);
+    }
+    assert_eq!(engine.driver.machine().broken(), None);
+    assert!(engine.links.has(PEER));
 }

@@ -105,8 +105,8 @@ impl Session {
 
     /// One more question that has to be answered.
     fn note_question(&mut self) -> Result<(), Error> {
-        let unread = ring::CAPACITY - self.outcomes.room()?;
-        if self.unanswered + unread >= ring::CAPACITY {
+        let unread = ring::COMPLETION_CAPACITY - self.outcomes.room()?;
+        if self.unanswered + unread >= ring::COMPLETION_CAPACITY {
             return Err(Error::TooMany);
         }
         self.unanswered += 1;

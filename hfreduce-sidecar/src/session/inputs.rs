@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
+use collective::machine::MAX_MESSAGES;
 use hfreduce_client::attach::SidecarAnswer;
 use link::block::Block;
 use link::memory_policy::MemoryPolicy;
@@ -11,8 +12,8 @@ use link::segment::{self, Segment, Writers};
 use super::{Error, Session};
 use crate::background::{Background, BackgroundAnswer};
 
-/// Input segments of one process: the buckets of a large model.
-const SEGMENT_LIMIT: usize = 1024;
+/// Input segments of one process: the buckets of a large model, and all messages that it may send at once.
+const SEGMENT_LIMIT: usize = 1024 + MAX_MESSAGES as usize;
 /// Requests of one process that are not answered. Ours have one, and one more each time that it came late.
 pub(super) const REQUEST_LIMIT: usize = 64;
 
@@ -203,7 +204,8 @@ impl Session {
         if size > limit.saturating_sub(used) || segments >= SEGMENT_LIMIT {
             return Err(format!(
                 "{wanted} bytes were asked for, and {used} of the {limit} bytes that one process may use \
-                 for inputs are registered in {segments} segments"
+                 for inputs are registered in {segments} segments: wait for some of the calls in flight, each \
+                 of which holds one, then try again"
             ));
         }
         Ok(())

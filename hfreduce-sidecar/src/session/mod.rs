@@ -62,7 +62,7 @@ pub enum Error {
     #[error("failed to create a wake descriptor")]
     WakeFd(#[source] std::io::Error),
     /// It calls more than it may have in flight.
-    #[error("it has more than {} operations in flight", ring::CAPACITY)]
+    #[error("it has more than {} operations in flight", ring::COMPLETION_CAPACITY)]
     TooMany,
     /// It gives nothing back.
     #[error("it holds the results of more operations than it may: it has to give them back")]

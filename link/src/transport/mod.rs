@@ -99,6 +99,9 @@ pub trait Transport<H: Header>: fmt::Debug + Send {
     /// Sends what can be sent. The tokens of payloads that have left go into `left`.
     fn flush(&mut self, left: &mut Vec<u64>) -> Result<(), Error>;
 
+    /// Frames that are queued and not sent.
+    fn queued(&self) -> usize;
+
     /// Whether everything that was queued has been handed over.
     fn is_flushed(&self) -> bool;
 

@@ -340,6 +340,10 @@ impl<H: Header> Transport<H> for Tcp<H> {
         Ok(())
     }
 
+    fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     fn is_flushed(&self) -> bool {
         self.queue.is_empty()
     }

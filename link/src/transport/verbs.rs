@@ -211,6 +211,10 @@ impl<H: Header> Transport<H> for Verbs<H> {
         Ok(self.channel.flush()?)
     }
 
+    fn queued(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn is_flushed(&self) -> bool {
         self.waiting.is_empty() && self.channel.is_idle()
     }

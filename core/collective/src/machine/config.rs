@@ -19,6 +19,10 @@ pub const MIN_CHUNK_BYTES: u32 = 512;
 pub const MAX_SLOTS: u8 = 64;
 /// Operations a rank may have in flight; a further `Submit` must wait (see [`super::Machine::may_submit`]).
 pub const MAX_IN_FLIGHT: u64 = 64;
+/// Messages that a rank may have asked to receive before they were sent, and as many that it may send: who exchanges one
+/// with each rank of 128 nodes of 8 has fewer. Those of two ranks may meet in any order, so none waits for another to be
+/// over; the shell lets no rank call for more.
+pub const MAX_MESSAGES: u64 = 1024;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

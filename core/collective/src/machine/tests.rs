@@ -366,3 +366,60 @@ fn what_is_sent_to_a_rank_that_has_left_fails_as_soon_as_its_node_knows() {
         assert_eq!(machine.broken(), None);
     }
 }
+
+#[test]
+fn all_messages_that_ranks_may_ask_for_are_asked_before_one_is_sent_and_any_of_them_comes_first() {
+    let config = Config {
+        layout: Layout::new(&[1, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        ..config()
+    };
+    let fence = config.fence;
+    let mut machine = Machine::new(config, Duration::ZERO);
+    let mut effects = Vec::new();
+    let floats = |kind, tag| Call {
+        kind,
+        dtype: DType::F32,
+        count: 1,
+        tag,
+        ..Call::barrier()
+    };
+    for tag in 0..MAX_MESSAGES {
+        let message = MessageId {
+            from: 0,
+            to: 1,
+            of: Stream::Tag(tag),
+            number: 0,
+        };
+        let frame = Frame::ReadyToReceive {
+            group: WORLD,
+            message,
+            call: floats(OpKind::Receive { from: 0 }, tag),
+            refused: None,
+        };
+        let input = Input::Frame {
+            peer: 1,
+            fence,
+            frame,
+        };
+        machine.handle(Duration::ZERO, input, &mut effects);
+    }
+    assert_eq!(machine.broken(), None);
+    effects.clear();
+    let tag = MAX_MESSAGES - 1;
+    let send = Input::SendRecv {
+        group: WORLD,
+        rank: 0,
+        op: FIRST_SEND_RECV,
+        call: floats(OpKind::Send { to: 1 }, tag),
+        refused: None,
+    };
+    machine.handle(Duration::ZERO, send, &mut effects);
+    let is_data = |effect: &Effect| {
+        let Effect::Send { frame, .. } = effect else {
+            return false;
+        };
+        matches!(frame, Frame::Data { message, .. } if message.of == Stream::Tag(tag))
+    };
+    assert!(effects.iter().any(is_data), "{effects:?}");
+}

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::attach::ClientMessage;
+use crate::attach::{self, ClientMessage};
+use crate::client::Error;
 use crate::client::buffer::InputSegment;
 use crate::client::keep::Handed;
 use crate::client::shared::Link;
@@ -20,6 +21,24 @@ impl State {
             fd: Arc::clone(fd),
         });
         segment.collect()
+    }
+
+    /// Asks the sidecar for a segment. One that turns out to be gone is not asked.
+    pub(in crate::client) fn ask_for_segment(&mut self, bytes: usize) -> Result<(), Error> {
+        let bytes = bytes as u64;
+        match self
+            .link
+            .channel
+            .send(&ClientMessage::Allocate { bytes }, &[])
+        {
+            Ok(()) => self.is_asked = true,
+            Err(attach::Error::Closed) => {
+                self.receive();
+                self.part();
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     /// Keeps at most so many answers; their segments serve later requests.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use super::State;
-use crate::Call;
 use crate::client::buffer::{InputSegment, Mapped};
-use crate::client::{Error, NO_SEGMENT};
+use crate::client::{Error, IN_FLIGHT_LIMIT, MESSAGE_LIMIT, NO_SEGMENT};
 use crate::entry::{CallOutcome, FailureKind, Submission};
+use crate::{Call, OpKind};
+use link::ring;
 
+/// Messages that may be called for while there is no sidecar, of those that are sent and of those that are received.
+const AWAY_LIMIT: usize = (ring::CAPACITY - IN_FLIGHT_LIMIT) / 2;
 /// The first call's ticket.
 pub(super) const FIRST_TICKET: u64 = 1;
 
@@ -31,6 +34,30 @@ pub(super) struct End {
     pub(super) view: Option<Arc<Mapped>>,
 }
 
+/// How many calls are in flight, by what they are counted as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::client) struct InFlightCounts {
+    operations: usize,
+    sent: usize,
+    received: usize,
+}
+
+impl InFlightCounts {
+    fn of(&mut self, call: &Call) -> &mut usize {
+        if !call.kind.is_between_two() {
+            &mut self.operations
+        } else if let OpKind::Send { .. } = call.kind {
+            &mut self.sent
+        } else {
+            &mut self.received
+        }
+    }
+
+    pub(super) fn end(&mut self, call: &Call) {
+        *self.of(call) -= 1;
+    }
+}
+
 /// An operation that is over.
 #[derive(Debug)]
 pub(in crate::client) struct Finished {
@@ -50,7 +77,7 @@ impl State {
         let text = "the sidecar of this process ended meanwhile, and what was under way between two ranks with it";
         for operation in self.operations.values_mut() {
             if operation.end.is_none() && operation.call.kind.is_between_two() {
-                self.unfinished -= 1;
+                self.in_flight.end(&operation.call);
                 operation.end = Some(End {
                     outcome: CallOutcome::Failed {
                         kind: FailureKind::Broken,
@@ -63,8 +90,25 @@ impl State {
         }
     }
 
-    pub(in crate::client) fn in_flight(&self) -> usize {
-        self.unfinished
+    pub(in crate::client) fn in_flight(&self) -> InFlightCounts {
+        self.in_flight
+    }
+
+    /// Whether one more call of its kind may be in flight. What is called while there is no sidecar goes into the empty ring
+    /// of the next one, all at once.
+    pub(in crate::client) fn has_room(&self, call: &Call) -> bool {
+        let messages = if self.is_there() {
+            MESSAGE_LIMIT
+        } else {
+            AWAY_LIMIT
+        };
+        let is_message = call.kind.is_between_two();
+        let limit = if is_message {
+            messages
+        } else {
+            IN_FLIGHT_LIMIT
+        };
+        *self.in_flight().of(call) < limit
     }
 
     pub(in crate::client) fn called(
@@ -83,7 +127,7 @@ impl State {
             end: None,
         };
         self.operations.insert(ticket, operation);
-        self.unfinished += 1;
+        *self.in_flight.of(&call) += 1;
     }
 
     pub(in crate::client) fn call(&self, ticket: u64) -> Result<Call, Error> {

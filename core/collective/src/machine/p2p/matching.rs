@@ -4,7 +4,7 @@ use super::message::{Incoming, Outgoing, PairCall, Transfer};
 use super::queues::Hop;
 use super::{Event, P2p};
 use crate::machine::cause::{Broken, Mismatch, ProtocolViolation, Verdict};
-use crate::machine::config::MAX_IN_FLIGHT;
+use crate::machine::config::{MAX_IN_FLIGHT, MAX_MESSAGES};
 use crate::machine::io::{MessageId, OpId, Region, Stream};
 use crate::machine::node::Node;
 use crate::machine::view::GroupView;
@@ -14,6 +14,11 @@ use crate::op::Call;
 const ASKED_NEAR: usize = 64;
 /// And of other zones. The questions of 1,250 nodes meet at the gateways, whose link queues 4,096 frames.
 const ASKED_FAR: usize = 2;
+
+/// Messages that all ranks of a group may have asked for at once, beside those of operations.
+pub(super) fn most_asked(view: &GroupView) -> u64 {
+    MAX_MESSAGES * u64::from(view.layout.whole())
+}
 
 impl P2p {
     /// A rank here expects a message of an operation.
@@ -86,7 +91,7 @@ impl P2p {
             return Ok(());
         }
         let pairs = view.locals.len() as u64 * u64::from(view.layout.whole());
-        if self.early.len() as u64 > 2 * MAX_IN_FLIGHT * pairs {
+        if self.early.len() as u64 > 2 * MAX_IN_FLIGHT * pairs + most_asked(view) {
             return Err(ProtocolViolation::Message);
         }
         self.asked_here(view, node, message, theirs);

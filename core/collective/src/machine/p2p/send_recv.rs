@@ -74,7 +74,10 @@ impl P2p {
         if sends {
             let outgoing = Outgoing::new(op, rank, 0, own, view.chunk_bytes);
             self.send(view, node, message, outgoing);
-            self.refuse_sends_to_nobody(view, node);
+            // Of many messages none is looked at again for each further one.
+            if has_left(view, node, to) {
+                self.refuse_sends_to_nobody(view, node);
+            }
             return;
         }
         if refused.is_none() {

@@ -5,6 +5,7 @@
 //! fewer than [`MAX_LINKS`](crate::machine::MAX_LINKS); until they stand, and beyond that, the tree serves.
 
 use super::P2p;
+use super::matching::most_asked;
 use super::message::Piece;
 use super::queues::{Content, Forwarded, Hop, Next, SendDesc};
 use crate::machine::cause::{Broken, ProtocolViolation};
@@ -14,8 +15,9 @@ use crate::machine::io::{
 use crate::machine::node::{Node, Work};
 use crate::machine::view::GroupView;
 
-/// Frames that others may have passed on before a group is open here: twice what a link queues.
-const MAX_DEFERRED: usize = 8192;
+/// Frames that others may have passed on before a group is open here, beside what ranks may ask for: twice what a link
+/// queues.
+const MAX_DEFERRED: u64 = 8192;
 
 impl P2p {
     /// Two nodes of a zone that send each other something want a link.
@@ -40,7 +42,7 @@ impl P2p {
         }
         if !self.is_open {
             self.deferred.push_back((to, frame));
-            let too_many = self.deferred.len() > MAX_DEFERRED;
+            let too_many = self.deferred.len() as u64 > MAX_DEFERRED + most_asked(view);
             return if too_many {
                 Err(ProtocolViolation::Message)
             } else {
