@@ -63,7 +63,7 @@ def gather(
         gathered = torch.empty((comm.size, inputs[0].numel()), dtype=inputs[0].dtype)
 
     def spread() -> None:
-        for part, output in zip(gathered if here else (), outputs):
+        for part, output in zip(() if gathered is None else gathered, outputs):
             fill(output, part)
 
     call = moved("gather", inputs[0], target)
@@ -120,15 +120,13 @@ def alltoall_base(
     opts: Any = None,
 ) -> dist.Work:
     """Divides `input` along its first dimension and copies a part to each rank; theirs come into `output`."""
-    sizes = [
-        _split(tensor, split, comm.size)
-        for tensor, split in ((input, input_split_sizes), (output, output_split_sizes))
-    ]
-    whole = output.dtype == input.dtype and all(len(one) == comm.size for one in sizes)
+    ours = _split(input, input_split_sizes, comm.size)
+    theirs = _split(output, output_split_sizes, comm.size)
+    whole = output.dtype == input.dtype and len(ours) == len(theirs) == comm.size
     if not whole or not comm.takes([output, input]):
         splits = list(output_split_sizes), list(input_split_sizes)
         return comm.over_gloo("alltoall_base", output, input, *splits, *given(opts))
-    return _exchange(comm, input, output, *sizes, results=[output])
+    return _exchange(comm, input, output, ours, theirs, results=[output])
 
 
 # What newer versions of PyTorch call it.
