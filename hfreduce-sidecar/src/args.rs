@@ -196,7 +196,7 @@ pub struct Bench {
     /// Number of processes of each node.
     #[arg(long, default_value_t = 1)]
     pub procs: u32,
-    /// Type of the elements: f32, f16, bf16, u8, i32 or i64.
+    /// Type of the elements: f64, f32, f16, bf16, u8, i8, i32 or i64.
     #[arg(long, default_value = "f32", value_parser = dtype)]
     pub dtype: DType,
     /// How sums are rounded: fast, precise or bitwise. The bench measures the other modes beside fast.

@@ -32,7 +32,14 @@ const CHUNK_BYTES: u32 = 4096;
 fn value(dtype: DType, rank: u32, at: u64) -> i64 {
     let spread = match dtype {
         DType::E4m3 | DType::E5m2 => 2,
-        DType::F32 | DType::F16 | DType::Bf16 | DType::U8 | DType::I32 | DType::I64 => 7,
+        DType::F64
+        | DType::F32
+        | DType::F16
+        | DType::Bf16
+        | DType::U8
+        | DType::I8
+        | DType::I32
+        | DType::I64 => 7,
     };
     ((u64::from(rank) * 5 + at * 3) % spread) as i64
 }
@@ -47,7 +54,12 @@ fn brought(dtype: DType, op: ReduceOp, world: u32, rank: u32, at: u64) -> i64 {
     match op {
         ReduceOp::Avg => value * i64::from(world),
         ReduceOp::PremulSum(_) => value * 2,
-        ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => value,
+        ReduceOp::Sum
+        | ReduceOp::Max
+        | ReduceOp::Min
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => value,
     }
 }
 
@@ -59,15 +71,21 @@ fn expected(dtype: DType, op: ReduceOp, world: u32, at: u64) -> i64 {
         ReduceOp::Avg => values.sum::<i64>() / i64::from(world),
         ReduceOp::Max => values.max().unwrap(),
         ReduceOp::Min => values.min().unwrap(),
+        ReduceOp::And => values.reduce(|a, b| a & b).unwrap(),
+        ReduceOp::Or => values.reduce(|a, b| a | b).unwrap(),
+        ReduceOp::Xor => values.reduce(|a, b| a ^ b).unwrap(),
     }
 }
 
 /// The reductions that there are for a type.
 fn reductions(dtype: DType) -> impl Iterator<Item = ReduceOp> {
-    let is_float = !matches!(dtype, DType::U8 | DType::I32 | DType::I64);
-    let factor = is_float.then_some(PREMUL_SUM);
+    let only: &[ReduceOp] = if dtype.is_float() {
+        &[PREMUL_SUM]
+    } else {
+        &[ReduceOp::And, ReduceOp::Or, ReduceOp::Xor]
+    };
     let all = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min];
-    all.into_iter().chain(factor)
+    all.into_iter().chain(only.iter().copied())
 }
 
 #[test]
@@ -133,6 +151,22 @@ fn integers_with_a_factor_are_an_error_that_says_so_on_every_rank_and_the_group_
         let call = Call::all_reduce(DType::F32, PREMUL_SUM, 1);
         let output = run(&client, call, &f32s(&[3.0])).unwrap();
         assert_eq!(to_f32s(&output.result), [6.0]);
+    });
+}
+
+#[test]
+fn bits_of_floats_are_an_error_that_says_so_on_every_rank_and_the_group_goes_on() {
+    let gang = Gang::start(2, 2);
+    gang.each(|client| {
+        let call = Call::all_reduce(DType::F64, ReduceOp::Xor, 1);
+        let (_, text) = failure(run(&client, call, &[0; 8]));
+        assert!(
+            text.contains("combines the bits of integers only"),
+            "{text}"
+        );
+        let call = Call::all_reduce(DType::I8, ReduceOp::Xor, 1);
+        let output = run(&client, call, &[1 << client.standing().rank]).unwrap();
+        assert_eq!(output.result[..], [0b1111]);
     });
 }
 

@@ -24,12 +24,13 @@ fn gradients(dtype: DType, rank: u32) -> Vec<u8> {
         ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * magnitude
     };
     let mut element = || match dtype {
+        DType::F64 => (f64::from(next()) / 3.0).to_le_bytes().to_vec(),
         DType::F32 => next().to_le_bytes().to_vec(),
         DType::F16 => half::f16::from_f32(next()).to_le_bytes().to_vec(),
         DType::Bf16 => half::bf16::from_f32(next()).to_le_bytes().to_vec(),
         DType::E5m2 => vec![half::f16::from_f32(next()).to_le_bytes()[1]],
         DType::E4m3 => vec![(next().to_bits() >> 20) as u8 & 0x8f | 0x30],
-        DType::U8 | DType::I32 | DType::I64 => panic!("{dtype} is no float"),
+        DType::U8 | DType::I8 | DType::I32 | DType::I64 => panic!("{dtype} is no float"),
     };
     (0..COUNT).flat_map(|_| element()).collect()
 }
@@ -95,7 +96,7 @@ fn results(chunk_bytes: u32, what: (Numerics, DType)) -> Vec<Vec<u8>> {
 // COLL-1, goal G13, trap T10.
 #[test]
 fn bitwise_results_are_the_same_for_all_buckets_chunks_and_groups() {
-    for dtype in [DType::F32, DType::Bf16, DType::E4m3] {
+    for dtype in [DType::F64, DType::F32, DType::Bf16, DType::E4m3] {
         let mut all = results(512, (Numerics::Bitwise, dtype));
         all.extend(results(4096, (Numerics::Bitwise, dtype)));
         assert!(all.iter().all(|one| *one == all[0]), "{dtype}");

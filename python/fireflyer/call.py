@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "u8": 1, "i32": 4, "i64": 8}
+_ITEM_BYTES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "u8": 1, "i8": 1, "i32": 4, "i64": 8,
+}  # fmt: skip
 
 
 class Call(NamedTuple):

@@ -187,8 +187,8 @@ class Communicator:
             tensor = (sources or targets)[0]
             raise HFReduceError(
                 f"failed to call {kind} with a tensor of {tensor.dtype} on {tensor.device}: on a GPU "
-                "hfreduce reduces floats of 8 to 32 bits and integers (averages: floats), and moves "
-                "everything, where a sidecar runs; copy it to host memory, or use nccl"
+                "hfreduce reduces floats of 8 to 64 bits, integers of 8, 32 and 64 and booleans (averages: floats), "
+                "and moves everything, where a sidecar runs; copy it to host memory, or use nccl"
             )
         assert self._completer is not None
         with self._calling:

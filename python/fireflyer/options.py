@@ -6,18 +6,22 @@ from typing import Any
 
 import torch.distributed as dist
 
-#: Reductions of the sidecar, in its words.
+#: Reductions in the sidecar's words, and the one that it does of booleans only.
 _REDUCTIONS = [
     (dist.ReduceOp.SUM, "sum"),
     (dist.ReduceOp.AVG, "avg"),
     (dist.ReduceOp.MAX, "max"),
     (dist.ReduceOp.MIN, "min"),
     (dist.ReduceOp.PREMUL_SUM, "premul_sum"),
+    (dist.ReduceOp.BAND, "band"),
+    (dist.ReduceOp.BOR, "bor"),
+    (dist.ReduceOp.BXOR, "bxor"),
+    (dist.ReduceOp.PRODUCT, "product"),
 ]
 
 
 def reduction_of(given: Any) -> str | None:
-    """The sidecar's word for a reduction, or for that of c10d's options; none if it has none."""
+    """The word for a reduction, or for that of c10d's options; none if there is none."""
     if given is None:
         return "sum"
     op = getattr(given, "reduceOp", given)

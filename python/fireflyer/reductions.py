@@ -5,16 +5,25 @@ Owns the translation of these calls of c10d, for a group's communicator.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from . import naming
 from .call import Call
 from .communicator import Communicator
 from .options import allreduce_options, factor_of, given, reduction_of
 from .tensors import DTYPES, Tensors, fits, flat
+
+#: What a reduction of booleans is of bytes that are 0 or 1.
+_OF_BOOLEANS = {
+    "sum": "max", "max": "max", "bor": "max",
+    "product": "min", "min": "min", "band": "min",
+    "bxor": "bxor",
+}  # fmt: skip
 
 #: c10d's methods.
 __all__ = [
@@ -150,14 +159,23 @@ def _call(
     """The reduction of tensors of one type; none where the sidecar does not add them up."""
     reduction = reduction_of(op)
     dtype = DTYPES.get(tensors[0].dtype) if tensors else None
-    if dtype is None or reduction is None:
+    factor, tag = 1.0, 0
+    if tensors and tensors[0].dtype == torch.bool:
+        # The name distinguishes them from bytes.
+        dtype, reduction, tag = "u8", _OF_BOOLEANS.get(reduction or ""), naming.of_bytes(tensors[0])
+    if dtype is None or reduction is None or reduction == "product":
         return None
-    factor = 1.0
+    # What the type does not have is refused by gloo, in its words.
+    is_integer = dtype[0] in "iu"
     if reduction in ("avg", "premul_sum"):
-        # Averages and factors of integers are refused by gloo, in its words.
-        if dtype[0] in "iu":
+        if is_integer:
             return None
         factor = factor_of(op)
+        # It travels in 32 bits, which is what other types than f64 are multiplied with anyway.
+        if dtype == "f64" and factor != ctypes.c_float(factor).value:
+            return None
+    elif reduction in ("band", "bor", "bxor") and not is_integer:
+        return None
     # What nearly all calls give, without a generator.
     count = tensors[0].numel() if len(tensors) == 1 else sum(one.numel() for one in tensors)
-    return Call(kind, dtype, count, reduction, factor, root, 0, comm.numerics)
+    return Call(kind, dtype, count, reduction, factor, root, tag, comm.numerics)

@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 
 #: Element types that the sidecar adds up, in its words.
 DTYPES = {
+    torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
     torch.bfloat16: "bf16",
     torch.float8_e4m3fn: "e4m3",
     torch.float8_e5m2: "e5m2",
     torch.uint8: "u8",
+    torch.int8: "i8",
     torch.int32: "i32",
     torch.int64: "i64",
 }
 #: Element types that NumPy knows too.
-_NUMPY = {torch.float32, torch.float16, torch.uint8, torch.int32, torch.int64}
+_NUMPY = {
+    torch.float64, torch.float32, torch.float16, torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool,
+}  # fmt: skip
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
 
 

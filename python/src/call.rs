@@ -25,6 +25,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Call {
             "max" => ReduceOp::Max,
             "min" => ReduceOp::Min,
             "premul_sum" => ReduceOp::PremulSum(Factor::new(factor)),
+            "band" => ReduceOp::And,
+            "bor" => ReduceOp::Or,
+            "bxor" => ReduceOp::Xor,
             _ => return Err(unknown("reduction", reduction)),
         };
         let kind = match kind {

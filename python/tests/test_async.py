@@ -127,7 +127,7 @@ def beside_workers():
     samples = Samples(
         [
             lambda: dist.all_reduce(torch.ones(1)),
-            lambda: dist.broadcast(torch.ones(1, dtype=torch.float64), src=0),
+            lambda: dist.broadcast(torch.ones(1, dtype=torch.complex64), src=0),
             dist.barrier,
             before.wait,
             arena.wait,

@@ -1,5 +1,6 @@
 """Ranks that call different things: an error on all of them that names both sides, whoever would have done it."""
 
+import math
 import time
 import unittest
 
@@ -48,9 +49,9 @@ def all_gather(dtype):
 #: What rank 1 does, what the others do, and how the error names each.
 DIFFERENCES = {
     "element type, sidecar and gloo": (
-        lambda: sum_of(torch.float64),
+        lambda: sum_of(torch.int16),
         lambda: sum_of(torch.float32),
-        "allreduce(sum, 4 x float64) over gloo",
+        "allreduce(sum, 4 x int16) over gloo",
         "allreduce(sum, 4 x f32)",
     ),
     "collective": (
@@ -80,10 +81,10 @@ DIFFERENCES = {
         "allreduce(sum, 4 x f32)",
     ),
     "reduction, both over gloo": (
-        lambda: sum_of(torch.float64, "MAX"),
-        lambda: sum_of(torch.float64),
-        "allreduce(max, 4 x float64) over gloo",
-        "allreduce(sum, 4 x float64) over gloo",
+        lambda: sum_of(torch.int16, "MAX"),
+        lambda: sum_of(torch.int16),
+        "allreduce(max, 4 x int16) over gloo",
+        "allreduce(sum, 4 x int16) over gloo",
     ),
     "size of a part": (
         lambda: gather(8),
@@ -105,21 +106,27 @@ DIFFERENCES = {
     ),
     "types of the same bytes": (
         lambda: broadcast(32, torch.bool),
-        lambda: broadcast(4, torch.float64),
+        lambda: broadcast(4, torch.complex64),
         "broadcast(32 x u8, root 0, the bytes of 32 x bool)",
-        "broadcast(32 x u8, root 0, the bytes of 4 x float64)",
+        "broadcast(32 x u8, root 0, the bytes of 4 x complex64)",
     ),
     "a type of the sidecar and one that is its size": (
         lambda: all_gather(torch.uint8),
-        lambda: all_gather(torch.int8),
+        lambda: all_gather(torch.bool),
         "allgather(4 x u8)",
-        "allgather(4 x u8, the bytes of 4 x int8)",
+        "allgather(4 x u8, the bytes of 4 x bool)",
+    ),
+    "booleans and bytes that are combined alike": (
+        lambda: sum_of(torch.bool),
+        lambda: sum_of(torch.uint8, "MAX"),
+        "allreduce(max, 4 x u8, the bytes of 4 x bool)",
+        "allreduce(max, 4 x u8)",
     ),
 }
 
 
 def differ(what):
-    """Rank 1 does something else; then all agree again, over both. Returns the error, and the sums."""
+    """Rank 1 does something else; then all agree again, over both. Returns the error, a product and a sum."""
     first, others, _, _ = DIFFERENCES[what]
     start = time.monotonic()
     try:
@@ -128,33 +135,32 @@ def differ(what):
     except RuntimeError as raised:  # C++ makes it one of its own.
         error = str(raised)
     took = time.monotonic() - start
-    after = [torch.ones(1).to(dtype) for dtype in (torch.float64, torch.float32)]
-    for tensor in after:
-        dist.all_reduce(tensor)
+    after = [torch.full((1,), 2.0) for _ in range(2)]
+    for tensor, op in zip(after, (dist.ReduceOp.PRODUCT, dist.ReduceOp.SUM)):
+        dist.all_reduce(tensor, op)
     return error, took, [tensor.item() for tensor in after], gather()
 
 
 def in_flight():
     """Collectives over gloo that other ranks call later: what is between has to come through."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    tensor, received = torch.full((3,), float(rank), dtype=torch.float64), torch.zeros(1)
+    tensor, received = torch.full((3,), float(rank + 1)), torch.zeros(1)
     if rank == 1:
         dist.recv(received, src=0)
-    work = dist.all_reduce(tensor, async_op=True)
+    work = dist.all_reduce(tensor, dist.ReduceOp.PRODUCT, async_op=True)
     if rank == 0:
         dist.send(torch.ones(1), dst=1)
     works = [work]
-    tensors = [
-        torch.full((100,), rank + step, dtype=(torch.float32, torch.float64)[step % 2])
-        for step in range(40)
-    ]
-    works += [dist.all_reduce(one, async_op=True) for one in tensors]
+    tensors = [torch.full((100,), float(rank + step)) for step in range(40)]
+    operators = [(dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT)[step % 2] for step in range(40)]
+    works += [dist.all_reduce(one, op, async_op=True) for one, op in zip(tensors, operators)]
     for work in reversed(works):
         work.wait()
-    ranks = size * (size - 1) / 2
-    assert tensor.tolist() == [ranks] * 3, tensor
+    assert tensor.tolist() == [math.factorial(size)] * 3, tensor
     for step, one in enumerate(tensors):
-        assert one.eq(size * step + ranks).all(), (step, one)
+        brought = range(step, step + size)
+        wanted = math.prod(brought) if step % 2 else sum(brought)
+        assert one.eq(wanted).all(), (step, one)
     return received.item()
 
 
@@ -249,7 +255,7 @@ class MismatchTest(unittest.TestCase):
                     self.assertRegex(error, r"rank [023] called ")
                     self.assertIn(f"called {others}", error)
                     self.assertLess(took, 5)
-                    self.assertEqual(after, [4, 4], "the next operations run")
+                    self.assertEqual(after, [16, 8], "the next operations run")
                     self.assertEqual(gathered, [[1] * 4] * 4 if rank == 0 else [])
 
     def test_collectives_over_gloo_do_not_wait_for_the_others_when_called(self):

@@ -3,7 +3,7 @@
 //! chunks as long as the engine's; rounds are interleaved and figures medians.
 //!
 //! `cargo run --release -p collective --example kernels -- [--json FILE] [--rounds N] [--threads N] [--sources N]
-//! [--mib N] [--isa NAME] [--type NAME] [--op sum|avg|premul_sum|max|min] [--store cached|streaming]`
+//! [--mib N] [--isa NAME] [--type NAME] [--op sum|avg|premul_sum|max|min|band|bor|bxor] [--store cached|streaming]`
 
 #![expect(
     clippy::print_stdout,
@@ -158,9 +158,18 @@ fn cases(options: &Options) -> Vec<Case> {
             let scale = match op {
                 ReduceOp::Avg => Scale::Divide { first, by: 24 },
                 ReduceOp::PremulSum(by) => Scale::Multiply { first, by },
-                ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min => Scale::Not,
+                ReduceOp::Sum
+                | ReduceOp::Max
+                | ReduceOp::Min
+                | ReduceOp::And
+                | ReduceOp::Or
+                | ReduceOp::Xor => Scale::Not,
             };
-            let exists = dtype.is_float() || scale == Scale::Not;
+            let exists = if dtype.is_float() {
+                !op.is_bitwise()
+            } else {
+                scale == Scale::Not
+            };
             if exists && is_wanted(&options.dtype, dtype.name()) {
                 cases.extend(options.stores.iter().map(|&store| Case {
                     kernels,

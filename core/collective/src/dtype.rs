@@ -6,6 +6,8 @@ use std::fmt;
 /// The type of one element of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DType {
+    /// IEEE 754 binary64, accumulated in f64.
+    F64,
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary16, accumulated in f32.
@@ -19,6 +21,8 @@ pub enum DType {
     E5m2,
     /// Unsigned byte, wraps.
     U8,
+    /// Signed byte, wraps.
+    I8,
     /// Signed 32 bit, wraps.
     I32,
     /// Signed 64 bit, wraps.
@@ -27,13 +31,15 @@ pub enum DType {
 
 impl DType {
     /// Every type, for tables and tests.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
+        Self::F64,
         Self::F32,
         Self::F16,
         Self::Bf16,
         Self::E4m3,
         Self::E5m2,
         Self::U8,
+        Self::I8,
         Self::I32,
         Self::I64,
     ];
@@ -44,17 +50,17 @@ impl DType {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::E4m3 | Self::E5m2 | Self::U8 => 1,
-            Self::I64 => 8,
+            Self::E4m3 | Self::E5m2 | Self::U8 | Self::I8 => 1,
+            Self::F64 | Self::I64 => 8,
         }
     }
 
-    /// Whether its elements are combined in f32.
+    /// Whether its elements are floats. They are combined in f32, those of 64 bits in f64.
     #[must_use]
     pub const fn is_float(self) -> bool {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 | Self::E4m3 | Self::E5m2 => true,
-            Self::U8 | Self::I32 | Self::I64 => false,
+            Self::F64 | Self::F32 | Self::F16 | Self::Bf16 | Self::E4m3 | Self::E5m2 => true,
+            Self::U8 | Self::I8 | Self::I32 | Self::I64 => false,
         }
     }
 
@@ -62,12 +68,14 @@ impl DType {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::F64 => "f64",
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::E4m3 => "e4m3",
             Self::E5m2 => "e5m2",
             Self::U8 => "u8",
+            Self::I8 => "i8",
             Self::I32 => "i32",
             Self::I64 => "i64",
         }

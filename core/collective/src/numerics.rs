@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use crate::dtype::DType;
-use crate::op::{Call, ReduceOp, Scale};
+use crate::op::Call;
+use crate::reduce_op::{ReduceOp, Scale};
 
-/// How a sum of floats is rounded. In every mode all ranks get the same bits, and within a node sums are kept in f32.
-/// Integers are exact in all of them.
+/// How a sum of floats is rounded. In every mode all ranks get the same bits, and within a node sums are kept in f32,
+/// those of f64 in f64. Integers are exact in all of them.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,7 +18,7 @@ pub enum Numerics {
     #[default]
     Fast,
     /// Sums of 16-bit and 8-bit floats go up in f32, which is two or four times as much, and are rounded once, at the
-    /// root.
+    /// root. For f32 and f64, of which there is nothing wider, this is what `Fast` is.
     Precise,
     /// The same, and all floats take one tree, so that each element is added up in one order, wherever it lies: the
     /// result depends neither on how tensors were cut or joined, nor on the size of chunks.
@@ -72,17 +73,13 @@ impl Call {
     #[must_use]
     pub const fn part_dtype(&self) -> DType {
         match (self.numerics, self.reduce_op()) {
-            (Numerics::Fast, _) | (_, Some(ReduceOp::Max | ReduceOp::Min) | None) => self.dtype,
-            (
-                Numerics::Precise | Numerics::Bitwise,
-                Some(ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_)),
-            ) => {
-                if self.dtype.is_float() {
-                    DType::F32
-                } else {
+            (Numerics::Precise | Numerics::Bitwise, Some(op)) if op.adds() => match self.dtype {
+                DType::F16 | DType::Bf16 | DType::E4m3 | DType::E5m2 => DType::F32,
+                DType::F64 | DType::F32 | DType::U8 | DType::I8 | DType::I32 | DType::I64 => {
                     self.dtype
                 }
-            }
+            },
+            (Numerics::Fast | Numerics::Precise | Numerics::Bitwise, _) => self.dtype,
         }
     }
 
@@ -123,7 +120,7 @@ mod tests {
         for dtype in DType::ALL {
             for op in ReduceOp::ALL {
                 let is_narrow = dtype.is_float() && dtype.size() < 4;
-                let adds = !matches!(op, ReduceOp::Max | ReduceOp::Min);
+                let adds = matches!(op, ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_));
                 for numerics in Numerics::ALL {
                     let call = call(numerics, op, dtype);
                     let widened = is_narrow && adds && numerics != Numerics::Fast;

@@ -1,116 +1,13 @@
 //! What a rank asks for: the collective, its arithmetic and its size, with the checks a single call allows, and what
-//! that makes of the contributions at each node. Whether the calls of different ranks agree is decided by `machine`.
+//! that makes of the contributions at each node. How numbers are combined says `reduce_op`; whether the calls of different
+//! ranks agree is decided by `machine`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use crate::dtype::DType;
 use crate::numerics::Numerics;
-
-/// How contributions are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum ReduceOp {
-    /// Sum; integers wrap.
-    Sum,
-    /// Sum divided by the number of ranks; integers truncate towards zero. What is summed up in f32 or integers is
-    /// divided once, at the end. Floats of 16 and 8 bits in fast mode are divided where they enter, in f32: a node
-    /// rounds the sum of its own ranks' inputs divided by the number of all ranks, plus what its children have sent. So
-    /// an average that fits does not overflow on the way; in f16 a node's share that is below 2^-14 loses digits, and
-    /// below 2^-25 everything. In e4m3 that is 2^-6 and 2^-10, in e5m2 2^-14 and 2^-17.
-    Avg,
-    /// Largest; NaN wins.
-    Max,
-    /// Smallest; NaN wins.
-    Min,
-    /// Sum of every rank's contribution times a factor, which is the same on all ranks. Floats only. A contribution
-    /// is multiplied in f32 where it enters, before it is added.
-    PremulSum(Factor),
-}
-
-impl ReduceOp {
-    /// Every operator, for tables and tests.
-    pub const ALL: [Self; 5] = [
-        Self::Sum,
-        Self::Avg,
-        Self::Max,
-        Self::Min,
-        Self::PremulSum(Factor::new(0.625)),
-    ];
-
-    /// The name users write.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Avg => "avg",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::PremulSum(_) => "premul_sum",
-        }
-    }
-}
-
-/// `premul_sum 0.5`: how errors name an operator.
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())?;
-        match self {
-            Self::PremulSum(factor) => write!(f, " {}", factor.value()),
-            Self::Sum | Self::Avg | Self::Max | Self::Min => Ok(()),
-        }
-    }
-}
-
-/// A factor by its bits: calls are fingerprints, which compare as nothing but bits do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Factor(u32);
-
-impl Factor {
-    /// Any f32.
-    #[must_use]
-    pub const fn new(value: f32) -> Self {
-        Self(value.to_bits())
-    }
-
-    /// From its bits.
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn value(self) -> f32 {
-        f32::from_bits(self.0)
-    }
-
-    /// Its bits.
-    #[must_use]
-    pub const fn to_bits(self) -> u32 {
-        self.0
-    }
-}
-
-/// How one step of a sum scales its sources. Those that were scaled elsewhere come last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// Not at all.
-    Not,
-    /// The sum of the first sources is divided; the others are added to the quotient.
-    Divide {
-        /// How many of them, at least 1.
-        first: usize,
-        /// By what, at least 1.
-        by: u32,
-    },
-    /// Each of the first sources is multiplied before it is added. Floats only.
-    Multiply {
-        /// How many of them, at least 1.
-        first: usize,
-        /// By what.
-        by: Factor,
-    },
-}
+use crate::reduce_op::{ReduceOp, Scale};
 
 /// Which collective, with the arguments that only it has. `root` is a global rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -183,6 +80,9 @@ pub enum CallError {
     /// A factor for elements that are no floats.
     #[error("premul_sum multiplies floats only, and the elements are {dtype}")]
     Factor { dtype: DType },
+    /// Bits of elements that are no integers.
+    #[error("{op} combines the bits of integers only, and the elements are {dtype}")]
+    Bits { op: ReduceOp, dtype: DType },
 }
 
 impl Call {
@@ -228,6 +128,13 @@ impl Call {
             && !self.dtype.is_float()
         {
             return Err(CallError::Factor { dtype: self.dtype });
+        }
+        if let Some(op) = self.reduce_op()
+            && op.is_bitwise()
+            && self.dtype.is_float()
+        {
+            let dtype = self.dtype;
+            return Err(CallError::Bits { op, dtype });
         }
         if let OpKind::ReduceScatter { .. } = self.kind
             && !self.count.is_multiple_of(u64::from(world))
@@ -298,7 +205,15 @@ impl Call {
         match self.reduce_op() {
             Some(ReduceOp::Avg) => self.dtype.is_float() && self.part_dtype().size() < 4,
             Some(ReduceOp::PremulSum(_)) => true,
-            Some(ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min) | None => false,
+            Some(
+                ReduceOp::Sum
+                | ReduceOp::Max
+                | ReduceOp::Min
+                | ReduceOp::And
+                | ReduceOp::Or
+                | ReduceOp::Xor,
+            )
+            | None => false,
         }
     }
 
@@ -315,9 +230,16 @@ impl Call {
                 by: world,
             },
             Some(ReduceOp::PremulSum(by)) => Scale::Multiply { first: own, by },
-            Some(ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Max | ReduceOp::Min) | None => {
-                Scale::Not
-            }
+            Some(
+                ReduceOp::Sum
+                | ReduceOp::Avg
+                | ReduceOp::Max
+                | ReduceOp::Min
+                | ReduceOp::And
+                | ReduceOp::Or
+                | ReduceOp::Xor,
+            )
+            | None => Scale::Not,
         }
     }
 
@@ -473,6 +395,7 @@ impl fmt::Display for Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce_op::Factor;
 
     #[test]
     fn a_root_outside_the_group_and_an_absurd_size_are_refused() {
@@ -494,6 +417,22 @@ mod tests {
         assert_eq!(
             of(DType::E4m3).to_string(),
             "allreduce(premul_sum 0.5, 1 x e4m3)"
+        );
+    }
+
+    #[test]
+    fn bits_of_floats_are_not_combined() {
+        for op in [ReduceOp::And, ReduceOp::Or, ReduceOp::Xor] {
+            for dtype in DType::ALL {
+                let refused = Err(CallError::Bits { op, dtype });
+                let expected = if dtype.is_float() { refused } else { Ok(()) };
+                assert_eq!(Call::all_reduce(dtype, op, 1).check(1), expected);
+            }
+        }
+        let (op, dtype) = (ReduceOp::Xor, DType::F64);
+        assert_eq!(
+            CallError::Bits { op, dtype }.to_string(),
+            "bxor combines the bits of integers only, and the elements are f64"
         );
     }
 

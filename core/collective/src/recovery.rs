@@ -221,7 +221,8 @@ mod tests {
     use crate::dtype::DType;
     use crate::machine::{OpenReason, Opener};
     use crate::numerics::Numerics;
-    use crate::op::{OpKind, ReduceOp};
+    use crate::op::OpKind;
+    use crate::reduce_op::ReduceOp;
 
     fn call(kind: OpKind) -> Call {
         Call {

@@ -377,7 +377,7 @@ mod tests {
     use super::*;
     use crate::Numerics;
     use crate::dtype::DType;
-    use crate::op::ReduceOp;
+    use crate::reduce_op::ReduceOp;
 
     fn plan(kind: OpKind, count: u64, ranks: &[u32]) -> ChunkPlan {
         let call = Call {

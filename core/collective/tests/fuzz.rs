@@ -15,19 +15,13 @@ use collective::machine::{
 use collective::membership::SuspicionReason;
 use collective::membership::encoding::{self as rendezvous, Decoder, Messages, Peer, ToOperator};
 use collective::recovery::{EpochReport, GroupReport, GroupResume};
-use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};
+use collective::{Call, DType, Numerics, OpKind, ReduceOp};
 use serde::Serialize;
 use sim::{Rng, damage, explore};
 
 /// Any call.
 fn call(rng: &mut Rng) -> Call {
-    let op = *rng.pick(&[
-        ReduceOp::Sum,
-        ReduceOp::Avg,
-        ReduceOp::Max,
-        ReduceOp::Min,
-        ReduceOp::PremulSum(Factor::new(0.5)),
-    ]);
+    let op = *rng.pick(&ReduceOp::ALL);
     let root = rng.next_u64() as u32 >> 1;
     let kind = *rng.pick(&[
         OpKind::AllReduce { op },
@@ -73,6 +67,7 @@ fn reason(rng: &mut Rng) -> Reason {
         Reason::Root,
         Reason::Size,
         Reason::Factor,
+        Reason::Bits,
         Reason::Parts,
         Reason::Input,
         Reason::Limit,

@@ -31,7 +31,7 @@ fn nan_wins_and_comes_out_quiet_and_positive() {
     let f32s = |values: [f32; 2]| values.map(f32::to_ne_bytes).concat();
     let negative_nan = f32::from_bits(0xff80_0001);
     for kernels in Isa::ALL.into_iter().filter_map(Kernels::of) {
-        for op in ReduceOp::ALL {
+        for op in ReduceOp::ALL.into_iter().filter(|op| !op.is_bitwise()) {
             for sources in [
                 [f32s([1.0, negative_nan]), f32s([2.0, 7.0])],
                 [f32s([1.0, 7.0]), f32s([2.0, negative_nan])],
@@ -39,6 +39,12 @@ fn nan_wins_and_comes_out_quiet_and_positive() {
                 let sources: Vec<&[u8]> = sources.iter().map(Vec::as_slice).collect();
                 let got = combined(&kernels, DType::F32, op, &sources, Scale::Not);
                 assert_eq!(got[4..], 0x7fc0_0000u32.to_ne_bytes());
+            }
+            let nan = 0xfff0_0000_0000_0001u64.to_ne_bytes();
+            let one = 1f64.to_ne_bytes();
+            for sources in [[&nan[..], &one], [&one, &nan]] {
+                let got = combined(&kernels, DType::F64, op, &sources, Scale::Not);
+                assert_eq!(got, 0x7ff8_0000_0000_0000u64.to_ne_bytes());
             }
         }
     }
@@ -74,6 +80,75 @@ fn sums_overflow_to_infinity_integers_wrap_and_averages_truncate() {
     let int = |value: i32| value.to_ne_bytes();
     let avg = combined(DType::I32, ReduceOp::Avg, &[&int(-4), &int(-3)], halve(2));
     assert_eq!(avg, int(-3), "-7 / 2 towards zero");
+    let byte = |value: i8| value.to_ne_bytes();
+    let (large, small) = (byte(100), byte(-100));
+    let wrapped = combined(DType::I8, ReduceOp::Sum, &[&large, &large], Scale::Not);
+    assert_eq!(wrapped, byte(-56));
+    let least = combined(DType::I8, ReduceOp::Min, &[&large, &small], Scale::Not);
+    assert_eq!(least, small, "with a sign");
+}
+
+#[test]
+fn f64_is_added_divided_and_multiplied_in_f64() {
+    let f64s = |value: f64| value.to_ne_bytes();
+    // Far apart, so that in f32 the smaller is lost.
+    let (large, small) = (f64s(1e9), f64s(1.0 / 3.0));
+    let sources: [&[u8]; 2] = [&large, &small];
+    let factor = Factor::new(0.1);
+    let (divide, multiply) = (
+        Scale::Divide { first: 2, by: 7 },
+        Scale::Multiply {
+            first: 1,
+            by: factor,
+        },
+    );
+    for kernels in Isa::ALL.into_iter().filter_map(Kernels::of) {
+        let combined = |op, scale| combined(&kernels, DType::F64, op, &sources, scale);
+        assert_eq!(combined(ReduceOp::Sum, Scale::Not), f64s(1e9 + 1.0 / 3.0));
+        assert_eq!(
+            combined(ReduceOp::Avg, divide),
+            f64s((1e9 + 1.0 / 3.0) / 7.0)
+        );
+        let multiplied = 1e9 * f64::from(0.1f32) + 1.0 / 3.0;
+        assert_eq!(
+            combined(ReduceOp::PremulSum(factor), multiply),
+            f64s(multiplied)
+        );
+        assert_eq!(combined(ReduceOp::Max, Scale::Not), large);
+        assert_eq!(combined(ReduceOp::Min, Scale::Not), small);
+    }
+}
+
+#[test]
+fn bits_of_every_integer_are_combined() {
+    let sources: [[u8; 8]; 3] = [
+        *b"\x0f\xff\x00\x81\x55\x01\xf0\x7f",
+        *b"\x33\x0f\xff\x80\xaa\x02\xf1\xff",
+        *b"\x55\xf0\x0f\x01\x0f\x04\xf3\x80",
+    ];
+    let combine = |op, a: u8, b: u8| {
+        if op == ReduceOp::And {
+            a & b
+        } else if op == ReduceOp::Or {
+            a | b
+        } else {
+            a ^ b
+        }
+    };
+    let slices = sources.each_ref().map(|source| &source[..]);
+    for kernels in Isa::ALL.into_iter().filter_map(Kernels::of) {
+        for dtype in [DType::U8, DType::I8, DType::I32, DType::I64] {
+            for op in [ReduceOp::And, ReduceOp::Or, ReduceOp::Xor] {
+                let [one, two, three] = sources;
+                let bits: [u8; 8] = std::array::from_fn(|at| {
+                    let so_far = combine(op, one[at], two[at]);
+                    combine(op, so_far, three[at])
+                });
+                let got = combined(&kernels, dtype, op, &slices, Scale::Not);
+                assert_eq!(got, bits, "{op} {dtype}");
+            }
+        }
+    }
 }
 
 #[test]

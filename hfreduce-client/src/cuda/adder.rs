@@ -34,6 +34,7 @@ impl Sum {
             ReduceOp::PremulSum(factor) => (ptx::Operator::Sum, factor.value()),
             ReduceOp::Max => (ptx::Operator::Max, 1.0),
             ReduceOp::Min => (ptx::Operator::Min, 1.0),
+            ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => return None,
         };
         let element = match dtype {
             DType::F32 => ptx::Element::F32,
@@ -42,7 +43,7 @@ impl Sum {
             DType::I32 => ptx::Element::I32,
             DType::I64 => ptx::Element::I64,
             DType::U8 => ptx::Element::U8,
-            DType::E4m3 | DType::E5m2 => return None,
+            DType::F64 | DType::I8 | DType::E4m3 | DType::E5m2 => return None,
         };
         Some(Self {
             operator,

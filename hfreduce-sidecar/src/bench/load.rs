@@ -211,8 +211,8 @@ fn block(tensor: usize, factor: usize, dtype: DType) -> Vec<u8> {
 const fn number(at: usize, dtype: DType) -> usize {
     match dtype {
         // A multiplier that scatters the numbers over the range.
-        DType::F32 | DType::I32 | DType::I64 => at * 51_749 % WIDE,
-        DType::Bf16 | DType::F16 | DType::U8 | DType::E4m3 | DType::E5m2 => at % NARROW,
+        DType::F64 | DType::F32 | DType::I32 | DType::I64 => at * 51_749 % WIDE,
+        DType::Bf16 | DType::F16 | DType::U8 | DType::I8 | DType::E4m3 | DType::E5m2 => at % NARROW,
     }
 }
 
@@ -240,6 +240,7 @@ fn hex(bytes: &[u8]) -> String {
 fn encode(number: usize, dtype: DType) -> Vec<u8> {
     let float = (number as f32).to_bits();
     match dtype {
+        DType::F64 => (number as f64).to_le_bytes().to_vec(),
         DType::F32 => float.to_le_bytes().to_vec(),
         // The upper half.
         DType::Bf16 => ((float >> 16) as u16).to_le_bytes().to_vec(),
@@ -248,7 +249,8 @@ fn encode(number: usize, dtype: DType) -> Vec<u8> {
         DType::F16 => (((float >> 13) - ((127 - 15) << 10)) as u16)
             .to_le_bytes()
             .to_vec(),
-        DType::U8 => vec![number as u8],
+        // Where a sum wraps, the number does so too.
+        DType::U8 | DType::I8 => vec![number as u8],
         // They have no more than four bits for a number: zeros show nothing, and time the same.
         DType::E4m3 | DType::E5m2 => vec![0],
         DType::I32 => (number as i32).to_le_bytes().to_vec(),

@@ -189,6 +189,7 @@ fn reason_of(error: &CallError) -> Reason {
         CallError::Root { .. } => Reason::Root,
         CallError::Size { .. } => Reason::Size,
         CallError::Factor { .. } => Reason::Factor,
+        CallError::Bits { .. } => Reason::Bits,
         CallError::Parts { .. } => Reason::Parts,
     }
 }

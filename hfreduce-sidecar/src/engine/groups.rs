@@ -157,6 +157,7 @@ fn is_about_a_loss(reason: Reason) -> bool {
         Reason::Root
         | Reason::Size
         | Reason::Factor
+        | Reason::Bits
         | Reason::Parts
         | Reason::Input
         | Reason::Limit

@@ -268,12 +268,13 @@ pub(crate) fn to_f32s(bytes: &[u8]) -> Vec<f32> {
 pub(crate) fn encode(dtype: DType, values: impl Iterator<Item = i64>) -> Vec<u8> {
     values
         .flat_map(|value| match dtype {
+            DType::F64 => (value as f64).to_le_bytes().to_vec(),
             DType::F32 => (value as f32).to_le_bytes().to_vec(),
             DType::F16 => half::f16::from_f32(value as f32).to_le_bytes().to_vec(),
             DType::Bf16 => half::bf16::from_f32(value as f32).to_le_bytes().to_vec(),
             DType::E4m3 => vec![e4m3(value)],
             DType::E5m2 => vec![half::f16::from_f32(value as f32).to_le_bytes()[1]],
-            DType::U8 => vec![value as u8],
+            DType::U8 | DType::I8 => vec![value as u8],
             DType::I32 => (value as i32).to_le_bytes().to_vec(),
             DType::I64 => value.to_le_bytes().to_vec(),
         })

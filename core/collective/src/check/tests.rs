@@ -6,7 +6,8 @@ use super::*;
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::numerics::Numerics;
-use crate::op::{Call, OpKind, ReduceOp};
+use crate::op::{Call, OpKind};
+use crate::reduce_op::ReduceOp;
 
 const ALL_REDUCE: OpKind = OpKind::AllReduce { op: ReduceOp::Sum };
 

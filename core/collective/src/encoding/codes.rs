@@ -28,6 +28,8 @@ codes!(of_dtype, dtype, "element type", DType {
     I64 = 6,
     E4m3 = 7,
     E5m2 = 8,
+    F64 = 9,
+    I8 = 10,
 });
 
 codes!(of_numerics, numerics, "numerics mode", Numerics {
@@ -52,6 +54,7 @@ codes!(of_reason, reason, "reason of a refusal", Reason {
     Closed = 12,
     Tags = 13,
     Left = 14,
+    Bits = 15,
 });
 
 // 0: no reason.

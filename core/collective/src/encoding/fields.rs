@@ -3,7 +3,8 @@
 use super::{Broken, COMMON_BYTES, Call, CallRefusal, Error, HEADER_BYTES, MessageId, Mismatch};
 use super::{SUM_BYTES, Stream, Verdict, codes};
 use crate::machine::{Claim, Opener, Reason, Watermark};
-use crate::op::{Factor, OpKind, ReduceOp};
+use crate::op::OpKind;
+use crate::reduce_op::{Factor, ReduceOp};
 
 /// Words of an encoded call.
 pub const CALL_WORDS: usize = 4;
@@ -46,6 +47,9 @@ pub const fn call_to_words(call: &Call) -> [u64; CALL_WORDS] {
         Some(ReduceOp::Max) => (3, 0),
         Some(ReduceOp::Min) => (4, 0),
         Some(ReduceOp::PremulSum(factor)) => (5, factor.to_bits()),
+        Some(ReduceOp::And) => (6, 0),
+        Some(ReduceOp::Or) => (7, 0),
+        Some(ReduceOp::Xor) => (8, 0),
     };
     let dtype = codes::of_dtype(call.dtype);
     let [a, b, c, d] = factor.to_le_bytes();
@@ -65,6 +69,9 @@ pub fn call_from_words(words: &[u64; CALL_WORDS]) -> Result<Call, Error> {
         3 => ReduceOp::Max,
         4 => ReduceOp::Min,
         5 => ReduceOp::PremulSum(Factor::from_bits(u32::from_le_bytes([a, b, c, d]))),
+        6 => ReduceOp::And,
+        7 => ReduceOp::Or,
+        8 => ReduceOp::Xor,
         _ => return Err(Error::Field("reduction")),
     };
     let kind = match kind {

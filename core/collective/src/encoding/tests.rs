@@ -4,7 +4,8 @@ use super::*;
 use crate::dtype::DType;
 use crate::machine::{Claim, OpenReason, Opener, ProtocolViolation, Reason, Watermark};
 use crate::numerics::Numerics;
-use crate::op::{Factor, OpKind, ReduceOp};
+use crate::op::OpKind;
+use crate::reduce_op::{Factor, ReduceOp};
 
 fn calls() -> Vec<Call> {
     let kinds = [
@@ -16,6 +17,9 @@ fn calls() -> Vec<Call> {
             op: ReduceOp::Min,
             root: 7,
         },
+        OpKind::AllReduce { op: ReduceOp::And },
+        OpKind::AllReduce { op: ReduceOp::Or },
+        OpKind::AllReduce { op: ReduceOp::Xor },
         OpKind::Broadcast { root: 3 },
         OpKind::AllGather,
         OpKind::Barrier,
@@ -77,6 +81,7 @@ fn frames_keep_their_meaning() {
         Reason::RanksLost,
         Reason::NotReplicated,
         Reason::Factor,
+        Reason::Bits,
         Reason::Parts,
         Reason::Splits,
         Reason::Closed,

@@ -138,6 +138,15 @@ pub(super) fn to_e5m2(value: f32) -> u8 {
     sign_8(value) | E5M2.round(value).min(0x7c) as u8
 }
 
+/// The same number of 64 bits, or the one NaN of that type.
+pub(super) fn canonical_f64(value: f64) -> f64 {
+    if value.is_nan() {
+        f64::from_bits(0x7ff8_0000_0000_0000)
+    } else {
+        value
+    }
+}
+
 /// The same number, or the one NaN.
 pub(super) fn canonical(value: f32) -> f32 {
     if value.is_nan() {

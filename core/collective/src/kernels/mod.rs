@@ -1,14 +1,16 @@
 //! Combining k buffers into one in a single pass: the only place where payload bytes are computed on. Owns the
 //! arithmetic of every type and operator, and the choice of instruction set, made once.
 //!
-//! - Floats of 16 and 8 bits are summed in f32 and rounded once, to nearest even. Sources are taken in their order.
+//! - Floats of 16 and 8 bits are summed in f32 and rounded once, to nearest even, those of 64 bits in f64. Sources are
+//!   taken in their order.
 //! - What is too large becomes infinity, in e4m3, which has none, NaN: as PyTorch casts.
 //! - NaN wins over every number in all operators and comes out as the quiet NaN with sign 0 of its type; in the 8-bit
 //!   formats as 0x7f.
 //! - Of two equal zeros of different sign, MAX and MIN take the later source's.
 //! - Where parts travel in f32, sums of elements and of such parts are added in f32 and rounded where they become elements.
 //! - Integers wrap. Averages of integers truncate towards zero.
-//! - All instruction sets give the bits of the scalar reference.
+//! - All instruction sets give the bits of the scalar reference. For f64, i8, bits and averages of integers they share
+//!   plain loops.
 
 mod float;
 mod scalar;
@@ -17,6 +19,8 @@ mod scalar;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod blocks;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod bytes;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -36,7 +40,7 @@ use std::sync::OnceLock;
 
 use crate::dtype::DType;
 use crate::numerics::{Arithmetic, Form};
-use crate::op::{ReduceOp, Scale};
+use crate::reduce_op::{ReduceOp, Scale};
 
 /// Whether a result is read soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +191,11 @@ impl Kernels {
             "sources as long as the result"
         );
         assert!(length.is_multiple_of(dtype.size()), "whole elements");
-        let is_sum = !matches!(op, ReduceOp::Max | ReduceOp::Min);
+        assert!(
+            !(op.is_bitwise() && dtype.is_float()),
+            "bits of integers only"
+        );
+        let is_sum = op.adds();
         let fits = match scale {
             Scale::Not => true,
             Scale::Divide { first, by } => is_sum && (1..=sources.len()).contains(&first) && by > 0,

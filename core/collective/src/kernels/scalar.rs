@@ -3,12 +3,12 @@
 use super::{Kernel, PartKernel, Parts, Store, float};
 use crate::dtype::DType;
 use crate::numerics::Form;
-use crate::op::{ReduceOp, Scale};
+use crate::reduce_op::{ReduceOp, Scale};
 
 /// An element as it lies in memory, and the wider type it is combined in.
 pub(super) trait Element: Copy {
     /// What sums are kept in.
-    type Wide: Copy;
+    type Wide: Copy + Default;
     /// Its bytes.
     const BYTES: usize;
     /// Reads one element.
@@ -26,12 +26,14 @@ pub(super) trait Element: Copy {
 /// The kernel for a type.
 pub(super) fn kernel(dtype: DType) -> Kernel {
     match dtype {
+        DType::F64 => reduce::<F64>,
         DType::F32 => reduce::<F32>,
         DType::F16 => reduce::<F16>,
         DType::Bf16 => reduce::<Bf16>,
         DType::E4m3 => reduce::<E4m3>,
         DType::E5m2 => reduce::<E5m2>,
         DType::U8 => reduce::<u8>,
+        DType::I8 => reduce::<i8>,
         DType::I32 => reduce::<i32>,
         DType::I64 => reduce::<i64>,
     }
@@ -89,7 +91,7 @@ pub(super) fn part_kernel(dtype: DType) -> Option<PartKernel> {
         DType::Bf16 => Some(reduce_parts::<Bf16>),
         DType::E4m3 => Some(reduce_parts::<E4m3>),
         DType::E5m2 => Some(reduce_parts::<E5m2>),
-        DType::F32 | DType::U8 | DType::I32 | DType::I64 => None,
+        DType::F64 | DType::F32 | DType::U8 | DType::I8 | DType::I32 | DType::I64 => None,
     }
 }
 
@@ -125,6 +127,9 @@ fn reduce_parts<E: Element<Wide = f32>>(
     }
 }
 
+/// f64 in memory and in sums.
+#[derive(Clone, Copy)]
+pub(super) struct F64;
 /// f32 in memory.
 #[derive(Clone, Copy)]
 pub(super) struct F32;
@@ -142,61 +147,56 @@ pub(super) struct E4m3;
 #[derive(Clone, Copy)]
 pub(super) struct E5m2;
 
-/// NaN wins. Of two equal values (zeros of either sign) the later one is taken.
-fn combine_f32(op: ReduceOp, so_far: f32, next: f32) -> f32 {
-    match op {
-        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_) => so_far + next,
-        ReduceOp::Max | ReduceOp::Min if so_far.is_nan() => so_far,
-        ReduceOp::Max => {
-            if so_far > next {
-                so_far
-            } else {
-                next
-            }
-        }
-        ReduceOp::Min => {
-            if so_far < next {
-                so_far
-            } else {
-                next
-            }
-        }
-    }
-}
-
 macro_rules! float_element {
-    ($element:ty, $bits:ty, $load:expr, $store:expr) => {
+    ($element:ty, $wide:ty, $bits:ty, $load:expr, $store:expr) => {
         impl Element for $element {
-            type Wide = f32;
+            type Wide = $wide;
             const BYTES: usize = size_of::<$bits>();
-            fn load(bytes: &[u8]) -> f32 {
+            fn load(bytes: &[u8]) -> $wide {
                 let mut raw = [0; Self::BYTES];
                 raw.copy_from_slice(bytes);
                 $load(<$bits>::from_ne_bytes(raw))
             }
-            fn store(wide: f32, bytes: &mut [u8]) {
+            fn store(wide: $wide, bytes: &mut [u8]) {
                 let bits: $bits = $store(wide);
                 bytes.copy_from_slice(&bits.to_ne_bytes());
             }
-            fn combine(op: ReduceOp, so_far: f32, next: f32) -> f32 {
-                combine_f32(op, so_far, next)
+            /// NaN wins. Of two equal values (zeros of either sign) the later one is taken.
+            fn combine(op: ReduceOp, so_far: $wide, next: $wide) -> $wide {
+                let keeps = match op {
+                    ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_) => return so_far + next,
+                    ReduceOp::Max => so_far > next,
+                    ReduceOp::Min => so_far < next,
+                    ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+                        unreachable!("bits of floats are not combined")
+                    }
+                };
+                if keeps || so_far.is_nan() {
+                    so_far
+                } else {
+                    next
+                }
             }
-            fn divide(wide: f32, divisor: u32) -> f32 {
-                wide / divisor as f32
+            fn divide(wide: $wide, divisor: u32) -> $wide {
+                wide / divisor as $wide
             }
-            fn multiply(wide: f32, factor: f32) -> f32 {
-                wide * factor
+            fn multiply(wide: $wide, factor: f32) -> $wide {
+                wide * <$wide>::from(factor)
             }
         }
     };
 }
 
-float_element!(F32, u32, f32::from_bits, |wide: f32| float::canonical(wide)
-    .to_bits());
-float_element!(F16, u16, float::from_f16, float::to_f16);
-float_element!(Bf16, u16, float::from_bf16, float::to_bf16);
-float_element!(E4m3, u8, float::from_e4m3, float::to_e4m3);
-float_element!(E5m2, u8, float::from_e5m2, float::to_e5m2);
+float_element!(F64, f64, u64, f64::from_bits, |wide: f64| {
+    float::canonical_f64(wide).to_bits()
+});
+float_element!(F32, f32, u32, f32::from_bits, |wide: f32| {
+    float::canonical(wide).to_bits()
+});
+float_element!(F16, f32, u16, float::from_f16, float::to_f16);
+float_element!(Bf16, f32, u16, float::from_bf16, float::to_bf16);
+float_element!(E4m3, f32, u8, float::from_e4m3, float::to_e4m3);
+float_element!(E5m2, f32, u8, float::from_e5m2, float::to_e5m2);
 
 macro_rules! integer_element {
     ($integer:ty) => {
@@ -218,6 +218,9 @@ macro_rules! integer_element {
                     }
                     ReduceOp::Max => so_far.max(next),
                     ReduceOp::Min => so_far.min(next),
+                    ReduceOp::And => so_far & next,
+                    ReduceOp::Or => so_far | next,
+                    ReduceOp::Xor => so_far ^ next,
                 }
             }
             fn divide(wide: Self, divisor: u32) -> Self {
@@ -232,5 +235,6 @@ macro_rules! integer_element {
 }
 
 integer_element!(u8);
+integer_element!(i8);
 integer_element!(i32);
 integer_element!(i64);

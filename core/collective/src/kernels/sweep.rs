@@ -100,7 +100,7 @@ impl Operator for Min {
     combine!(min);
 }
 
-/// [`crate::op::Scale::Divide`].
+/// [`crate::reduce_op::Scale::Divide`].
 #[derive(Clone, Copy)]
 pub(super) struct Divided {
     pub(super) first: usize,
@@ -121,7 +121,7 @@ impl Operator for Divided {
     }
 }
 
-/// [`crate::op::Scale::Multiply`].
+/// [`crate::reduce_op::Scale::Multiply`].
 #[derive(Clone, Copy)]
 pub(super) struct Multiplied {
     pub(super) first: usize,

@@ -1,12 +1,13 @@
-//! The kernels of each vector instruction set: every format and operator, compiled with the set's features.
+//! The kernels of each vector instruction set: every format and operator, compiled with the set's features. What is seldom
+//! reduced has no vector code and is left to `blocks`.
 #![expect(unsafe_code, reason = "vector instructions; see `sweep`")]
 
 use super::parts::{self, AsF32, E4m3Parts, PartVector};
 use super::sweep::{self, Divided, Max, Min, Multiplied, Operator, Sum, Vector};
-use super::{Kernel, PartKernel, Parts, Store, bytes, formats, scalar};
+use super::{Kernel, PartKernel, Parts, Store, blocks, bytes, formats, scalar};
 use crate::dtype::DType;
 use crate::numerics::Form;
-use crate::op::{ReduceOp, Scale};
+use crate::reduce_op::{ReduceOp, Scale};
 
 /// One set of kernels: the features it is compiled with and its lanes.
 macro_rules! instruction_set {
@@ -17,12 +18,14 @@ macro_rules! instruction_set {
             /// The kernel for a type. Call it only where the instruction set was detected.
             pub(in super::super) fn kernel(dtype: DType) -> Kernel {
                 match dtype {
+                    DType::F64 => blocks::reduce::<scalar::F64>,
                     DType::F32 => reduce::<formats::F32<$lanes>>,
                     DType::F16 => reduce::<formats::F16<$lanes>>,
                     DType::Bf16 => reduce::<formats::Bf16<$lanes>>,
                     DType::E4m3 => reduce::<bytes::Twice<bytes::E4m3<$lanes>>>,
                     DType::E5m2 => reduce::<bytes::Twice<bytes::E5m2<$lanes>>>,
                     DType::U8 => reduce_integers::<formats::U8<$lanes>, u8>,
+                    DType::I8 => blocks::reduce::<i8>,
                     DType::I32 => reduce_integers::<formats::I32<$lanes>, i32>,
                     DType::I64 => reduce_integers::<formats::I64<$lanes>, i64>,
                 }
@@ -35,7 +38,9 @@ macro_rules! instruction_set {
                     DType::Bf16 => Some(reduce_parts::<formats::Bf16<$lanes>>),
                     DType::E4m3 => Some(reduce_parts::<E4m3Parts<$lanes>>),
                     DType::E5m2 => Some(reduce_parts::<bytes::E5m2<$lanes>>),
-                    DType::F32 | DType::U8 | DType::I32 | DType::I64 => None,
+                    DType::F64 | DType::F32 | DType::U8 | DType::I8 | DType::I32 | DType::I64 => {
+                        None
+                    }
                 }
             }
 
@@ -98,6 +103,9 @@ macro_rules! instruction_set {
                 match (op, scale) {
                     (ReduceOp::Max, _) => run::<V, _>(Max, into, sources, store),
                     (ReduceOp::Min, _) => run::<V, _>(Min, into, sources, store),
+                    (ReduceOp::And | ReduceOp::Or | ReduceOp::Xor, _) => {
+                        unreachable!("bits of floats are not combined")
+                    }
                     (_, Scale::Not | Scale::Divide { by: 1, .. }) => {
                         run::<V, _>(Sum, into, sources, store);
                     }
@@ -112,7 +120,7 @@ macro_rules! instruction_set {
                 }
             }
 
-            /// Vectors of integers are not divided.
+            /// Vectors of integers are not divided, and their bits are not combined.
             fn reduce_integers<V: Vector, E: scalar::Element>(
                 op: ReduceOp,
                 into: &mut [u8],
@@ -123,8 +131,9 @@ macro_rules! instruction_set {
                 match (op, scale) {
                     (ReduceOp::Max, _) => run::<V, _>(Max, into, sources, store),
                     (ReduceOp::Min, _) => run::<V, _>(Min, into, sources, store),
-                    (_, Scale::Divide { by: 2.., .. }) => {
-                        scalar::reduce::<E>(op, into, sources, scale, store);
+                    (ReduceOp::And | ReduceOp::Or | ReduceOp::Xor, _)
+                    | (_, Scale::Divide { by: 2.., .. }) => {
+                        blocks::reduce::<E>(op, into, sources, scale, store);
                     }
                     (_, Scale::Not | Scale::Divide { .. } | Scale::Multiply { .. }) => {
                         run::<V, _>(Sum, into, sources, store);

@@ -47,6 +47,9 @@ pub enum Reason {
     /// [`crate::CallError::Factor`].
     #[error("its elements are integers, and its factor multiplies floats only")]
     Factor,
+    /// [`crate::CallError::Bits`].
+    #[error("its elements are floats, and its operator combines the bits of integers only")]
+    Bits,
     /// [`crate::CallError::Parts`].
     #[error("its elements cannot be shared out evenly to the ranks of the group")]
     Parts,

@@ -5,7 +5,8 @@ use sim::Rng;
 
 use crate::fixture::draw;
 
-pub(crate) const FLOATS: [DType; 5] = [
+pub(crate) const FLOATS: [DType; 6] = [
+    DType::F64,
     DType::F32,
     DType::F16,
     DType::Bf16,
@@ -54,7 +55,7 @@ pub(crate) fn any_reduction(rng: &mut Rng, world: u32) -> Call {
         numerics: *rng.pick(&Numerics::ALL),
     };
     match call.check(world) {
-        Err(CallError::Factor { .. }) => any_reduction(rng, world),
+        Err(CallError::Factor { .. } | CallError::Bits { .. }) => any_reduction(rng, world),
         Ok(()) | Err(CallError::Root { .. } | CallError::Size { .. } | CallError::Parts { .. }) => {
             call
         }
@@ -69,11 +70,12 @@ pub(crate) fn any_call(rng: &mut Rng, ranks: u32, sums: usize, own: usize) -> Ca
     } else {
         *rng.pick(&FLOATS)
     };
-    let op = *rng.pick(if dtype.is_float() {
-        &ReduceOp::ALL
-    } else {
-        &[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max, ReduceOp::Min][..]
-    });
+    let is_legal = |op: &ReduceOp| {
+        let call = Call::all_reduce(dtype, *op, 0);
+        call.check(ranks).is_ok()
+    };
+    let legal: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(is_legal).collect();
+    let op = *rng.pick(&legal);
     let root = rng.range(0..u64::from(ranks)) as u32;
     let sum = OpKind::AllReduce { op };
     let others = [

@@ -41,10 +41,14 @@ fn finite(rng: &mut Rng, dtype: DType, count: u64) -> Vec<u8> {
         let bits = rng.next_u64().to_le_bytes();
         match dtype {
             // The highest bit of the exponent is never set together with the others.
+            DType::F64 => {
+                let [rest @ .., upper] = bits;
+                [&rest[..], &[upper & 0xbf]].concat()
+            }
             DType::F32 => vec![bits[0], bits[1], bits[2], bits[3] & 0xbf],
             DType::F16 | DType::Bf16 => vec![bits[0], bits[1] & 0xbf],
             DType::E4m3 | DType::E5m2 => vec![bits[0] & 0xbf],
-            DType::U8 | DType::I32 | DType::I64 => unreachable!("{dtype} is no float"),
+            DType::U8 | DType::I8 | DType::I32 | DType::I64 => unreachable!("{dtype} is no float"),
         }
     };
     (0..count).flat_map(|_| element(rng)).collect()

@@ -9,7 +9,8 @@ use crate::machine::node::{Node, Work};
 use crate::machine::traffic::{Arrival, Traffic};
 use crate::machine::view::GroupView;
 use crate::numerics::{Arithmetic, Form};
-use crate::op::{Call, ReduceOp};
+use crate::op::Call;
+use crate::reduce_op::ReduceOp;
 use crate::schedule::{Chunk, Flow, Forwarding, Step};
 
 /// Where the local work on a chunk reads.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use collective::machine::{Cause, GroupId, Handover, OpId, Verdict, WORLD};
-use collective::{Call, DType, OpKind};
+use collective::{Call, OpKind};
 use topology::OnPeerLoss;
 
 use super::World;
 use super::groups::{Group, Outcome};
-use crate::fixture::integers::{combine, words};
+use crate::fixture::integers::{bytes_of, combine, words};
 use crate::fixture::reference::Reference;
 use crate::fixture::refusal;
 
@@ -214,7 +214,7 @@ impl World {
             OpKind::Broadcast { root } => input(root),
             OpKind::AllGather => ranks().flat_map(input).collect(),
             OpKind::AllReduce { op } | OpKind::Reduce { op, .. } | OpKind::ReduceScatter { op } => {
-                if call.dtype != DType::I64 {
+                if call.dtype.is_float() {
                     let trees = self.trees(&members).of_nodes(nodes);
                     let reference = Reference {
                         layout,
@@ -226,10 +226,12 @@ impl World {
                     ranks().for_each(|rank| inputs[rank as usize] = input(rank));
                     return reference.combined(call, &inputs);
                 }
-                let inputs: Vec<Vec<i64>> = ranks().map(|rank| words(&input(rank))).collect();
+                let dtype = call.dtype;
+                let words = |rank| words(dtype, &input(rank));
+                let inputs: Vec<Vec<i64>> = ranks().map(words).collect();
                 let combined = (0..call.count as usize).flat_map(|at| {
                     let column = inputs.iter().map(|input| input[at]);
-                    combine(op, column, inputs.len() as i64).to_ne_bytes()
+                    bytes_of(dtype, combine((dtype, op), column, inputs.len() as i64))
                 });
                 combined.collect()
             }
