@@ -78,7 +78,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["hfreduce", "gloo"], default="hfreduce")
     parser.add_argument(
-        "--data", metavar="FOLDER", help="where all ranks read the images; rank 0 puts them there once"
+        "--data",
+        metavar="FOLDER",
+        help="where all ranks read the images; rank 0 puts them there once",
     )
     parser.add_argument("--steps", type=int, default=1000, help="steps to train")
     parser.add_argument("--seed", type=int, default=1, help="makes a run repeatable")

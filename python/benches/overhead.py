@@ -49,7 +49,9 @@ class Way:
     def medians(self) -> tuple[float, float]:
         """Microseconds of each bucket: the calling thread's in `call`, and the process's in all."""
         calling, process = zip(*self._seen[WARM:])
-        return statistics.median(calling) * 1e6 / BUCKETS, statistics.median(process) * 1e6 / BUCKETS
+        return statistics.median(calling) * 1e6 / BUCKETS, statistics.median(
+            process
+        ) * 1e6 / BUCKETS
 
 
 def run() -> dict[str, tuple[float, float]]:

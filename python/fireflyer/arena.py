@@ -202,7 +202,9 @@ class Arena:
 
     def _check_idle(self, what: str) -> None:
         if self._next or any(any(lane.filled) for lane in self._lanes):
-            raise HFReduceError(f"failed to call {what}: gradients are under way, call wait() first")
+            raise HFReduceError(
+                f"failed to call {what}: gradients are under way, call wait() first"
+            )
 
     def _own_process(self) -> None:
         if process.own() != self._process:

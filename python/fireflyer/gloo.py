@@ -46,7 +46,9 @@ class Gloo:
         self._calls += 1
         return getattr(self.connect(), kind)(*arguments, **named)
 
-    def complete(self, tensors: Sequence[torch.Tensor], kind: str, *arguments: Any, **named: Any) -> None:
+    def complete(
+        self, tensors: Sequence[torch.Tensor], kind: str, *arguments: Any, **named: Any
+    ) -> None:
         """Calls a method with `tensors` among its arguments, and waits for its end.
 
         Gloo's thread lets go of tensors a moment after a call is over, for which it needs the interpreter. PyTorch joins that

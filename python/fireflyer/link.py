@@ -74,9 +74,7 @@ class Link:
             raise self._fail("has ended") from None
 
     def _fail(self, what: str) -> HFReduceError:
-        self._broken = (
-            f"failed to reduce with rank {self._other}, the NVLink peer of this rank: its process {what}"
-        )
+        self._broken = f"failed to reduce with rank {self._other}, the NVLink peer of this rank: its process {what}"
         self._connection.close()
         return HFReduceError(self._broken)
 

@@ -71,7 +71,9 @@ class GpuRecord:
 
     def pack(self) -> bytes:
         """All cards have one size."""
-        return b"".join([self.uuid, *sorted(self.linked)[:_LINKS]]).ljust((1 + _LINKS) * _UUID_BYTES, b"\0")
+        return b"".join([self.uuid, *sorted(self.linked)[:_LINKS]]).ljust(
+            (1 + _LINKS) * _UUID_BYTES, b"\0"
+        )
 
     @staticmethod
     def unpack(record: bytes) -> GpuRecord:
@@ -126,7 +128,10 @@ def agree(
         joined = _tried(lambda: offer.join(offers[other]), own)
     if offer is not None and offer.listener is not None:
         offer.listener.close()
-    if not all(one == b"\1" for one in gather_records(b"\1" if joined else b"\0")) or joined is None:
+    if (
+        not all(one == b"\1" for one in gather_records(b"\1" if joined else b"\0"))
+        or joined is None
+    ):
         return None
     ranks = sorted(policy.ranks[one[0] if is_first else one[1]] for one in pairs)
     number = policy.numbers[0 if is_first else 1]
@@ -136,7 +141,9 @@ def agree(
         # The same on all ranks: both groups have ranks of the same nodes.
         if "which is not possible" not in str(refused):
             raise
-        _log.warning("GPUs that share an NVLink are not reduced before the copy to the host: %s", refused)
+        _log.warning(
+            "GPUs that share an NVLink are not reduced before the copy to the host: %s", refused
+        )
         return None
     links = [Link(connection, policy.ranks[other], timeout) for connection in joined[1]]
     return Joined(joined[0], is_first, links, half)

@@ -183,9 +183,7 @@ def connect(host: str, port: int, timeout: timedelta) -> dist.TCPStore:
 
 def serve(host: str) -> dist.TCPStore:
     """A server at a port that the kernel chooses."""
-    return dist.TCPStore(
-        host, 0, is_master=True, wait_for_workers=False, use_libuv=_use_libuv()
-    )
+    return dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, use_libuv=_use_libuv())
 
 
 def _use_libuv() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy
 import torch
@@ -31,7 +31,7 @@ DTYPES = {
 _NUMPY = {
     torch.float64, torch.float32, torch.float16, torch.uint8, torch.int8, torch.int32, torch.int64, torch.bool,
 }  # fmt: skip
-Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
+Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 
 def receive(

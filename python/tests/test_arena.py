@@ -231,6 +231,9 @@ class ArenaTest(unittest.TestCase):
 
 def _parameters():
     layers = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Linear(8 * 36, 64), torch.nn.Linear(64, 4)
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.Linear(8 * 36, 64),
+        torch.nn.Linear(64, 4),
     )
     return [*layers.parameters(), torch.ones(4, dtype=torch.float64)]

@@ -54,7 +54,12 @@ def failed():
     tensor = torch.ones(4 + dist.get_rank() % 2)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
-    errors = [error_of(work.wait), error_of(work.wait), error_of(future.wait), str(work.exception())]
+    errors = [
+        error_of(work.wait),
+        error_of(work.wait),
+        error_of(future.wait),
+        str(work.exception()),
+    ]
     return errors, work.is_completed(), work.is_success()
 
 

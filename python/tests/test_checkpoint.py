@@ -120,7 +120,9 @@ class CheckpointTest(Case):
             self.assertEqual(checkpoint.save(4).name, "attempt-1/step-8")
         self.assertIn("step 4 is not saved: the run is past it, at step 8", logs.output[0])
         checkpoint.step(9)
-        with self.assertRaisesRegex(ValueError, "failed to save step 4: the run is past it, at step 9"):
+        with self.assertRaisesRegex(
+            ValueError, "failed to save step 4: the run is past it, at step 9"
+        ):
             checkpoint.save(4)
         self.assertEqual(self.saved(), [f"attempt-1/step-{step}" for step in (6, 7, 8)])
 
@@ -144,7 +146,9 @@ class CheckpointTest(Case):
     def test_the_steps_go_on_where_the_run_is(self):
         checkpoint = self.checkpoint(box=Box(1))
         self.assertEqual(checkpoint.resume(first=1), 1)
-        self.assertEqual([list(checkpoint.steps(4)), list(checkpoint.steps(6))], [[1, 2, 3], [4, 5]])
+        self.assertEqual(
+            [list(checkpoint.steps(4)), list(checkpoint.steps(6))], [[1, 2, 3], [4, 5]]
+        )
 
     def test_outside_a_job_sigterm_does_what_it_did_before(self):
         # In an interpreter of its own: importing the package may change that, too.

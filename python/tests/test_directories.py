@@ -202,7 +202,10 @@ class Job:
         shared = {}
         if chance.random() < 0.25:
             ranks = chance.choice([range(size), [chance.randrange(size)]])
-            shared["reading"] = {"ranks": ranks, "what": chance.choice(["manifest", "shard", "step", ""])}
+            shared["reading"] = {
+                "ranks": ranks,
+                "what": chance.choice(["manifest", "shard", "step", ""]),
+            }
         late = chance.random() < 0.5  # The reads fail once training has begun.
         if late and "reading" in shared:
             shared["later"] = shared.pop("reading")
@@ -225,7 +228,11 @@ class Job:
             settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
             root = self.away if rank in unmounted else self.root
             settings = replace(
-                settings, attempt=self.attempt, checkpoint_dir=root, resume=pinned, last_checkpoint=last
+                settings,
+                attempt=self.attempt,
+                checkpoint_dir=root,
+                resume=pinned,
+                last_checkpoint=last,
             )
             model, own = Trained(), Trained(mark=rank)
             now = [0.0]

@@ -9,7 +9,9 @@ from fireflyer.environment import Environment
 class EnvironmentTest(unittest.TestCase):
     def test_outside_a_job_everything_has_a_default(self):
         settings = Environment.read({"FIREFLYER_RUN_DIR": "/nonexistent"})
-        self.assertEqual((settings.attempt, settings.rank, settings.world_size, settings.keep_last), (1, 0, 1, 3))
+        self.assertEqual(
+            (settings.attempt, settings.rank, settings.world_size, settings.keep_last), (1, 0, 1, 3)
+        )
         self.assertEqual((settings.backend, settings.numerics), ("HFReduce", "Fast"))
         self.assertFalse(settings.falls_back)
         self.assertEqual((settings.node_rank, settings.on_peer_loss), (0, "Restart"))

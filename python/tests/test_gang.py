@@ -298,7 +298,9 @@ class GangTest(unittest.TestCase):
         self.assertEqual(second, [(True, True)] * 3)
 
     def test_a_signal_in_the_middle_of_a_request_does_not_block(self):
-        lines, asked = gang.successes(gang.run(stop_at_every_line, 1, backend=None, variables=self.job(1)))[0]
+        lines, asked = gang.successes(
+            gang.run(stop_at_every_line, 1, backend=None, variables=self.job(1))
+        )[0]
         self.assertGreater(lines, 0)
         self.assertTrue(asked)
 
@@ -351,7 +353,9 @@ class GangTest(unittest.TestCase):
             self.assertEqual(following, 2)
 
     def test_a_disk_that_fails_on_one_rank_alone_ends_all_alike_and_none_hangs(self):
-        results = gang.successes(gang.run(fail_to_use_the_disk_on_one_rank, 3, self.root, variables=self.job(3)))
+        results = gang.successes(
+            gang.run(fail_to_use_the_disk_on_one_rank, 3, self.root, variables=self.job(3))
+        )
         self.assertEqual(results[0], results[1])
         self.assertEqual(results[0], results[2])
         outcomes, following = results[0]

@@ -83,7 +83,8 @@ def bind(device):
 
 class DeviceTest(unittest.TestCase):
     @unittest.skipIf(
-        tuple(map(int, torch.__version__.split(".")[:2])) > (2, 6) and not torch.cuda.is_available(),
+        tuple(map(int, torch.__version__.split(".")[:2])) > (2, 6)
+        and not torch.cuda.is_available(),
         "this version of PyTorch checks that the GPU is there",
     )
     def test_a_group_may_be_bound_to_a_device(self):

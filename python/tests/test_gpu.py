@@ -230,5 +230,7 @@ class WithoutDriverTest(unittest.TestCase):
     def test_a_machine_without_a_gpu_says_what_is_missing(self):
         from fireflyer._native import Gpu
 
-        with self.assertRaisesRegex(HFReduceError, "failed to load /nonexistent.*container runtime"):
+        with self.assertRaisesRegex(
+            HFReduceError, "failed to load /nonexistent.*container runtime"
+        ):
             Gpu(0, "/nonexistent/libcuda.so.1")

@@ -419,7 +419,9 @@ class HFReduceTest(unittest.TestCase):
         results = sidecars.run(large, 1, variables=variables)
         self.assertEqual([result.kind for result in results], ["HFReduceError"] * 4)
         self.assertIn("says this process is rank 1 of 4", results[0].text)
-        self.assertIn("because of ranks 0, 1: failed to make a group: the sidecar says", results[3].text)
+        self.assertIn(
+            "because of ranks 0, 1: failed to make a group: the sidecar says", results[3].text
+        )
 
     def test_when_some_ranks_have_no_sidecar_all_use_gloo(self):
         sidecars = self.gang()

@@ -220,4 +220,3 @@ class HooksTest(unittest.TestCase):
         for message in gang.successes(self.gang().run(dies_in_a_hook)):
             self.assertIn("ranks disagree", message)
             self.assertIn("bucket 0", message)
-

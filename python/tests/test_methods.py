@@ -53,7 +53,9 @@ class MethodsTest(unittest.TestCase):
     def test_collectives_have_their_newer_names_as_well(self):
         for newer, older in RENAMED.items():
             with self.subTest(newer):
-                self.assertTrue(callable(vars(HFReduceGroup).get(newer) or getattr(HFReduceGroup, newer)))
+                self.assertTrue(
+                    callable(vars(HFReduceGroup).get(newer) or getattr(HFReduceGroup, newer))
+                )
                 self.assertTrue(callable(getattr(HFReduceGroup, older)))
 
     def test_an_unknown_version_of_pytorch_says_so(self):

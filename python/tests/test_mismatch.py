@@ -270,4 +270,6 @@ class MismatchTest(unittest.TestCase):
     def test_what_gloo_refuses_is_refused_in_its_words(self):
         for kind, said in gang.successes(self.gang().run(refused)):
             self.assertEqual(kind, "HFReduceError")
-            self.assertRegex(said, r"allreduce\(avg, 4 x int32\) over gloo failed: .*([Rr]educe|can.t be cast)")
+            self.assertRegex(
+                said, r"allreduce\(avg, 4 x int32\) over gloo failed: .*([Rr]educe|can.t be cast)"
+            )

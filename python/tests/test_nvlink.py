@@ -249,7 +249,9 @@ class MatchTest(unittest.TestCase):
         def name(number):
             return bytes([number + 1]) * 16
 
-        return [GpuRecord(name(at), frozenset(map(name, linked))) for at, linked in enumerate(links)]
+        return [
+            GpuRecord(name(at), frozenset(map(name, linked))) for at, linked in enumerate(links)
+        ]
 
     def test_those_that_are_linked_are_pairs(self):
         self.assertEqual(match(self.cards({1}, {0}, {3}, {2})), [(0, 1), (2, 3)])

@@ -137,7 +137,9 @@ class ResumeTest(Case):
                 self.assertEqual(reader.resume(fresh=True), 0)
 
     def test_an_empty_folder_of_the_scripts_own_is_a_fresh_start(self):
-        own = Path(self.root.parent, "second-phase")  # What the job's status has lies in the job's folder.
+        own = Path(
+            self.root.parent, "second-phase"
+        )  # What the job's status has lies in the job's folder.
         reader = self.checkpoint(attempt=2, box=Box(1), last="attempt-1/step-9", directory=own)
         self.assertEqual(reader.resume(), 0)
 

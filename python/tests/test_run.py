@@ -62,8 +62,12 @@ class RunTest(unittest.TestCase):
 
     def test_what_cannot_run_is_refused_with_what_to_do(self):
         script = self.script("")
-        self.assertIn("use a multiple of the nodes", self.refused("-n", "5", "--nodes", "2", script))
+        self.assertIn(
+            "use a multiple of the nodes", self.refused("-n", "5", "--nodes", "2", script)
+        )
         self.assertIn("at most 64", self.refused("-n", "65", "--nodes", "1", script))
-        self.assertIn("failed to find the script", self.refused(os.path.join(self.folder, "none.py")))
+        self.assertIn(
+            "failed to find the script", self.refused(os.path.join(self.folder, "none.py"))
+        )
         refused = self.refused("--sidecar", "/nonexistent/sidecar", script)
         self.assertIn("cargo build --release -p hfreduce-sidecar", refused)

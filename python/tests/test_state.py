@@ -119,7 +119,11 @@ class StateTest(Case):
             "what is too deep for JSON": nested,
         }
         for what, value in cases.items():
-            for begin in (Checkpoint.resume, lambda one: next(one.steps(3)), lambda one: one.save(0)):
+            for begin in (
+                Checkpoint.resume,
+                lambda one: next(one.steps(3)),
+                lambda one: one.save(0),
+            ):
                 with self.subTest(what), self.assertRaisesRegex(StateError, r"box\.value\.here"):
                     begin(self.checkpoint(box=Box({"here": value})))
             self.assertEqual(self.saved(), [])
@@ -145,7 +149,9 @@ class StateTest(Case):
         writer.save(1)
         with (
             mock.patch.object(manifest, "LIMIT_BYTES", 2000),
-            self.assertRaisesRegex(CheckpointError, r"manifest has \d+ bytes, at most 2000 can be read"),
+            self.assertRaisesRegex(
+                CheckpointError, r"manifest has \d+ bytes, at most 2000 can be read"
+            ),
         ):
             writer.save(2)
         self.assertEqual(self.saved(), ["attempt-1/step-1"])

@@ -193,7 +193,9 @@ class MovingTest(unittest.TestCase):
             since = time.monotonic()
             with (
                 mock.patch.object(store, "_GRACE", 0.0),
-                self.assertRaisesRegex(dist.DistStoreError, "failed to get key: the store on node 1"),
+                self.assertRaisesRegex(
+                    dist.DistStoreError, "failed to get key: the store on node 1"
+                ),
             ):
                 lone.get("key")
             self.assertLess(time.monotonic() - since, 20)

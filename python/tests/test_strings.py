@@ -38,7 +38,11 @@ def for_the_gpu_alone():
     dist.init_process_group("cpu:gloo,cuda:hfreduce")
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
-    return tensor.item(), fireflyer.backend_of(None, torch.device("cpu")), fireflyer.backend_of().uses_sidecar
+    return (
+        tensor.item(),
+        fireflyer.backend_of(None, torch.device("cpu")),
+        fireflyer.backend_of().uses_sidecar,
+    )
 
 
 def come_back():
@@ -70,16 +74,22 @@ def checked():
 
 
 @needed
-@unittest.skipUnless(group.has_backends(), "this version of PyTorch does not let Python make a backend")
+@unittest.skipUnless(
+    group.has_backends(), "this version of PyTorch does not let Python make a backend"
+)
 class StringsTest(unittest.TestCase):
     def run_in(self, function, *arguments):
         with Sidecars(2, 2) as sidecars:
             variables = sidecars.variables()
-            return gang.successes(gang.run(function, 4, *arguments, backend=None, variables=variables))
+            return gang.successes(
+                gang.run(function, 4, *arguments, backend=None, variables=variables)
+            )
 
     def test_a_backend_of_a_string_does_what_a_group_does(self):
         theirs = gang.successes(gang.run(every_collective, 4, backend="gloo"))
-        for rank, (used, seen, ranks, members, calls) in enumerate(self.run_in(beside_another, BESIDE)):
+        for rank, (used, seen, ranks, members, calls) in enumerate(
+            self.run_in(beside_another, BESIDE)
+        ):
             self.assertEqual((used, ranks, members), ((True, True), 4, 4))
             self.assertEqual(seen, theirs[rank])
             self.assertGreater(calls, 0)

@@ -101,9 +101,10 @@ def ask_who_is_frozen(process):
 
 def attach_to_nobody():
     """A socket on which nobody answers, and one that is not there."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ) as listener:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener,
+    ):
         path = Path(folder) / "hfreduce.sock"
         listener.bind(str(path))
         listener.listen(1)

@@ -61,7 +61,9 @@ def to_first(value: Any, first: int = 0) -> list[Any] | None:
     if world_size == 1:
         return [value]
     # The first's own, which may be long, is here already.
-    payload = _encode(value) if rank != first else torch.empty(0, dtype=torch.uint8, device=_device())
+    payload = (
+        _encode(value) if rank != first else torch.empty(0, dtype=torch.uint8, device=_device())
+    )
     lengths = torch.zeros(world_size, dtype=torch.int64, device=_device())
     lengths[rank] = payload.numel()
     dist.all_reduce(lengths, op=dist.ReduceOp.MAX)

@@ -357,7 +357,9 @@ class Checkpoint:
         if agreement.standing()[0] == self._first and not may_write(self._root):
             # Now, and not when the first interval is over.
             _log.warning(
-                "checkpoints cannot be saved: no permission to write to %s; %s", self._root, remedy()
+                "checkpoints cannot be saved: no permission to write to %s; %s",
+                self._root,
+                remedy(),
             )
         found = self._look()
         if fresh:
@@ -398,7 +400,9 @@ class Checkpoint:
             self._retention.skipped.add(name)
             if agreement.standing()[0] == self._first:
                 _log.warning(
-                    "checkpoint %s cannot be loaded: %s; trying the one before", name, problem["text"]
+                    "checkpoint %s cannot be loaded: %s; trying the one before",
+                    name,
+                    problem["text"],
                 )
         if not tried:
             return first
@@ -518,7 +522,9 @@ class Checkpoint:
             _log.warning("old checkpoints are kept, the new one cannot be read back now: %s", error)
             return saved
         except CheckpointError as error:
-            return {"error": f"failed to save step {step}: it was written, and reading it back failed: {error}"}
+            return {
+                "error": f"failed to save step {step}: it was written, and reading it back failed: {error}"
+            }
         if not self._retention.has_verified(found):
             return saved
         try:

@@ -38,11 +38,14 @@ class Retention:
     def removable(self, found: Sequence[Known]) -> list[Manifest]:
         """Those of `found`, newest first, that newer verified ones replace."""
         guards = self._guards(found)
-        retained = {digest for _, digest in found[: self.keep_last]} | {digest for _, digest in guards}
+        retained = {digest for _, digest in found[: self.keep_last]} | {
+            digest for _, digest in guards
+        }
         removable = []
         for place, (manifest, digest) in enumerate(found):
             replaced = any(
-                found.index(guard) < place and (self._is_whole(guard[0]) or not self._is_whole(manifest))
+                found.index(guard) < place
+                and (self._is_whole(guard[0]) or not self._is_whole(manifest))
                 for guard in guards
             )
             if replaced and digest not in retained and manifest.name not in self.skipped:

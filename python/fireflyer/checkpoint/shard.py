@@ -56,9 +56,7 @@ def write(
     return end, index
 
 
-def read(
-    disk: Disk, directory: Path, index: dict[str, dict[str, Any]]
-) -> dict[str, torch.Tensor]:
+def read(disk: Disk, directory: Path, index: dict[str, dict[str, Any]]) -> dict[str, torch.Tensor]:
     """Reads and verifies the tensors of `index`.
 
     A `CheckpointError` names the one that is damaged, a `CheckpointUnavailable` the file that cannot be read now.

@@ -123,7 +123,10 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int 
     if isinstance(value, dict):
         # Tensors are named by str(key); the key itself keeps its type.
         pairs = [
-            [_encode(key, f"{path}.key", tensors, depth), _encode(item, f"{path}.{key}", tensors, depth)]
+            [
+                _encode(key, f"{path}.key", tensors, depth),
+                _encode(item, f"{path}.{key}", tensors, depth),
+            ]
             for key, item in value.items()
         ]
         if isinstance(value, Counter):

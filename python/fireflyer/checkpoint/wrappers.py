@@ -53,7 +53,9 @@ def _marks(part: Any) -> list[tuple[str, str]]:
     modules = part.named_modules(remove_duplicate=False)
     wrappers = [(path, _wrapped(module)) for path, module in modules]
     # Within what was unwrapped: the outermost module is no wrapper.
-    return [(f"{path}.{name}.", f"{path}.") for path, name in reversed(wrappers) if name is not None]
+    return [
+        (f"{path}.{name}.", f"{path}.") for path, name in reversed(wrappers) if name is not None
+    ]
 
 
 def _plain(name: str, marks: list[tuple[str, str]]) -> str:

@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-
 #: For prctl: the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
