@@ -132,10 +132,20 @@ mod tests {
                 _ => 700.0,
             };
             let (others, quiet) = (0.0, true);
-            results.add(quantity, Sample { value, others, quiet });
+            results.add(
+                quantity,
+                Sample {
+                    value,
+                    others,
+                    quiet,
+                },
+            );
         }
         let bars = all(&results, None);
-        let why: Vec<_> = bars.iter().filter_map(|bar| bar.value.as_ref().err()).collect();
+        let why: Vec<_> = bars
+            .iter()
+            .filter_map(|bar| bar.value.as_ref().err())
+            .collect();
         assert_eq!(why.len(), 2, "{why:?}");
         assert!(why[0].starts_with("the loop reaches 50 %"), "{why:?}");
     }
