@@ -126,10 +126,13 @@ mod tests {
         let mut results = Results::default();
         results.begin_round();
         for quantity in of_round(&Group::ALL.into()) {
-            let value = match quantity {
-                Quantity::Sequential(Access::Write, 4, Way::Disk) => 6000.0,
-                Quantity::Sequential(Access::Write, 4, Way::Loop) => 1000.0,
-                _ => 700.0,
+            let of = |way| Quantity::Sequential(Access::Write, 4, way);
+            let value = if quantity == of(Way::Disk) {
+                6000.0
+            } else if quantity == of(Way::Loop) {
+                1000.0
+            } else {
+                700.0
             };
             let (others, quiet) = (0.0, true);
             results.add(
