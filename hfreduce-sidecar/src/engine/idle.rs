@@ -27,7 +27,7 @@ impl Engine {
     ) -> rustix::io::Result<()> {
         // What has ended may let a call go on.
         let has_calls = || self.local.waiting().any(|(_, calls, _)| calls > 0);
-        if !self.driver.is_done() || busy && has_calls() {
+        if self.has_effects() || busy && has_calls() {
             return self.poller.look(events);
         }
         if busy && let Some(look) = self.spin.begin() {
@@ -41,11 +41,14 @@ impl Engine {
             let until = self.driver.machine().wake_at().saturating_sub(self.now());
             let limit = Duration::from_millis(if self.control.is_ending() { 10 } else { 1000 });
             let limit = until.min(limit);
-            self.poller.sleep(self.local.wait_slots(), events, limit)
+            let workers = self.workers.event_count();
+            self.poller
+                .sleep(workers, self.local.wait_slots(), events, limit)
         } else {
             self.poller.look(events)
         };
         self.local.awake();
+        self.workers.event_count().cancel_wait();
         slept
     }
 
@@ -57,7 +60,8 @@ impl Engine {
     ) -> rustix::io::Result<bool> {
         loop {
             self.poller.look(events)?;
-            if !events.is_empty() || self.local.have_entries() || self.links.poll_received() {
+            let here = self.workers.have_finished() || self.local.have_entries();
+            if !events.is_empty() || here || self.links.poll_received() {
                 return Ok(true);
             }
             if look.is_over() {
@@ -70,6 +74,9 @@ impl Engine {
     /// Announces to everybody who may wake the engine that it is about to sleep, and where. False when something has arrived.
     fn prepare_wait(&mut self) -> bool {
         let (how, depth) = (self.poller.how(), self.depth());
+        if !self.workers.sleep(how) {
+            return false;
+        }
         match self.local.sleep(how, depth) {
             Ok(true) => {}
             Ok(false) => return false,
