@@ -467,6 +467,8 @@ mod tests {
             drop(workers);
             ended.send(()).unwrap();
         });
+        let early = end.recv_timeout(Duration::from_millis(100));
+        early.expect_err("threads still read and write");
         drop(allow);
         end.recv_timeout(PATIENCE).unwrap();
         dropped.join().unwrap();

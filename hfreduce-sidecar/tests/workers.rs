@@ -55,6 +55,7 @@ fn a_sum_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
         ..options
     };
     let gang = Gang::over(2, 2, options, |_| {});
+    let allow = allow; // Dropped before the gang, which waits for its workers.
     thread::scope(|scope| {
         let ranks = (0..4).map(|rank| {
             let client = gang.client(rank);
@@ -84,6 +85,7 @@ fn who_is_left_learns_of_a_loss_while_a_sum_is_under_way_and_the_node_ends_in_go
         workers: slow.clone(),
         ..options
     });
+    let allow = allow; // Dropped before the gang, which waits for its workers.
     let (stays, goes) = (gang.client(0), gang.client(1));
     let tickets = [&stays, &goes].map(|client| {
         let input = filled(client, &f32s(&[1.0; 1000]));

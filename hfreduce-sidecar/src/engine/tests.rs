@@ -168,6 +168,7 @@ fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
     engine.memory.hurry(true);
+    let allow = allow; // Dropped before the engine, which waits for its workers.
     let block = Block::new(Segment::create("input", BYTES, Writers::Everybody).unwrap());
     for rank in 0..2 {
         let call = Call::all_reduce(DType::U8, ReduceOp::Sum, BYTES as u64);
