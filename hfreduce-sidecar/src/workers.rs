@@ -168,8 +168,13 @@ impl Workers {
         threads > 0 && self.out >= threads * PIECES_OF_A_THREAD
     }
 
+    /// Whether something was handed over that is not taken back.
+    pub(crate) const fn have_work(&self) -> bool {
+        self.out > 0
+    }
+
     /// Whether something is done that was not taken back.
-    pub(crate) fn have_finished(&self) -> bool {
+    fn have_finished(&self) -> bool {
         self.out > 0 && !self.shared.lock().finished.is_empty()
     }
 

@@ -30,7 +30,11 @@ impl Engine {
         if self.has_effects() || busy && has_calls() {
             return self.poller.look(events);
         }
-        if busy && let Some(look) = self.spin.begin() {
+        // What workers do takes longer than a look.
+        if busy
+            && !self.workers.have_work()
+            && let Some(look) = self.spin.begin()
+        {
             let has_come = self.look_around(&look, events)?;
             self.spin.end(&look, has_come);
             if has_come {
@@ -60,8 +64,7 @@ impl Engine {
     ) -> rustix::io::Result<bool> {
         loop {
             self.poller.look(events)?;
-            let here = self.workers.have_finished() || self.local.have_entries();
-            if !events.is_empty() || here || self.links.poll_received() {
+            if !events.is_empty() || self.local.have_entries() || self.links.poll_received() {
                 return Ok(true);
             }
             if look.is_over() {
