@@ -14,6 +14,7 @@ use hfreduce_client::{DType, Numerics};
 use crate::bench::LAYERS;
 use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Numa;
+use crate::workers::{THREAD_LIMIT, WorkerOptions};
 
 /// Reduces gradients on the CPU for the processes of a node, together with the other nodes of its gang.
 #[derive(Debug, Parser)]
@@ -102,10 +103,33 @@ pub struct Serve {
     /// adapter, inputs on all nodes. A number says at which node the adapter is. `off`: the kernel decides.
     #[arg(long, env = "FIREFLYER_HFREDUCE_NUMA", default_value = "auto")]
     pub numa: Numa,
+    /// Who computes.
+    #[command(flatten)]
+    pub workers: WorkerFlags,
     /// The type-of-service byte of data packets, over TCP and RoCE. Its upper six bits are the DSCP. By default the class
     /// selector of HFReduce's traffic class in the Fabric.
     #[arg(long, env = "FIREFLYER_TRAFFIC_CLASS")]
     pub traffic_class: Option<u8>,
+}
+
+/// Flags about the threads that compute.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct WorkerFlags {
+    /// Threads that add and copy beside the engine's own. With 0 or 1 the engine does it by itself. By default one for each
+    /// processor that the container may use, and no more than 12. In a job's pod as many as the node class's `sidecar`
+    /// requests.
+    #[arg(long, env = "FIREFLYER_HFREDUCE_WORKERS", value_parser = clap::value_parser!(u16).range(..=THREAD_LIMIT))]
+    pub workers: Option<u16>,
+}
+
+impl WorkerFlags {
+    /// As the engine takes them.
+    pub fn options(self) -> WorkerOptions {
+        WorkerOptions {
+            threads: self.workers.map(usize::from),
+            ..WorkerOptions::default()
+        }
+    }
 }
 
 /// Flags about RDMA.
@@ -211,6 +235,9 @@ pub struct Bench {
     /// Whether each payload over TCP has a checksum.
     #[arg(long, default_value = "auto", value_parser = checksum())]
     pub checksum: Checksum,
+    /// Who computes.
+    #[command(flatten)]
+    pub workers: WorkerFlags,
 }
 
 /// Parts of a bench.
@@ -256,6 +283,9 @@ pub struct Validate {
     /// Least memory traffic, as a share of what one thread of memcpy reaches in the same run. 0: no comparison.
     #[arg(long, default_value_t = 0.3, value_parser = rate)]
     pub of_memcpy: f64,
+    /// Who computes.
+    #[command(flatten)]
+    pub workers: WorkerFlags,
     /// Format of the result.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -23,6 +23,13 @@ impl Before {
     pub fn call(before: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(before)))
     }
+
+    /// Does it.
+    pub(crate) fn run(&self) {
+        if let Some(before) = &self.0 {
+            before();
+        }
+    }
 }
 
 impl fmt::Debug for Before {
@@ -133,9 +140,7 @@ impl Background {
             let named = thread::Builder::new().name(self.name.to_owned());
             let spawned = named.spawn(move || {
                 for piece in work {
-                    if let Some(before) = &before.0 {
-                        before();
-                    }
+                    before.run();
                     piece();
                 }
             });

@@ -23,3 +23,4 @@ pub mod rendezvous;
 pub mod serve;
 pub mod session;
 pub mod stop;
+pub mod workers;

@@ -14,6 +14,7 @@ use topology::OnPeerLoss;
 use crate::background::Before;
 use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Places;
+use crate::workers::WorkerOptions;
 
 /// Bytes of results, and bytes of inputs a process, unless set otherwise.
 pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
@@ -102,6 +103,8 @@ pub struct MemberOptions {
     pub places: Places,
     /// What is done before memory is made for inputs or results: nothing, but in tests that make that slow.
     pub before_memory: Before,
+    /// Who computes.
+    pub workers: WorkerOptions,
 }
 
 impl MemberOptions {
@@ -119,6 +122,7 @@ impl MemberOptions {
             traffic_class: 0,
             places: Places::default(),
             before_memory: Before::default(),
+            workers: WorkerOptions::default(),
         }
     }
 }

@@ -3,6 +3,10 @@
 //! is in use otherwise, is an error and never another buffer's bytes. Results stay from the first call until the machine
 //! has released them and the last process has let go.
 
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,6 +47,8 @@ struct Slots {
     /// One after another; none where all of it is the link's.
     block: Option<Arc<Block>>,
     in_place: Vec<Option<Reading>>,
+    /// A bit for each that was written to: the others have no page yet.
+    written: Cell<u64>,
 }
 
 /// What memory is needed.
@@ -78,6 +84,8 @@ pub struct Memory {
     uses: BTreeMap<(GroupId, OpId), Use>,
     receive: BTreeMap<(GroupId, usize, u8), Slots>,
     send: BTreeMap<(GroupId, u8), Slots>,
+    /// Of the slots that were written to.
+    slot_bytes: Cell<usize>,
     pool: Pool,
     /// Where memory is made: who trains does not wait for who begins.
     background: Background,
@@ -97,6 +105,7 @@ impl Memory {
             uses: BTreeMap::new(),
             receive: BTreeMap::new(),
             send: BTreeMap::new(),
+            slot_bytes: Cell::new(0),
             pool: Pool::new(limit_bytes, home),
             background,
             hurries: false,
@@ -107,6 +116,7 @@ impl Memory {
     pub fn set_edges(&mut self, sizes: &Sizes) -> Result<(), segment::Error> {
         self.receive.clear();
         self.send.clear();
+        self.slot_bytes.set(0);
         self.chunk_bytes = sizes.chunk_bytes as usize;
         self.add_edges(WORLD, sizes)
     }
@@ -118,6 +128,7 @@ impl Memory {
         let empty = || Slots {
             block: None,
             in_place: (0..slots).map(|_| None).collect(),
+            written: Cell::new(0),
         };
         let edge = || {
             let bytes = slots * chunk_bytes;
@@ -142,8 +153,17 @@ impl Memory {
 
     /// Nothing of a group is used any more.
     pub fn forget_group(&mut self, group: GroupId) {
-        self.receive.retain(|(of, ..), _| *of != group);
-        self.send.retain(|(of, _), _| *of != group);
+        let chunk_bytes = self.chunk_bytes;
+        let mut freed = 0;
+        let mut stays = |of: GroupId, slots: &Slots| {
+            if of == group {
+                freed += slots.written.get().count_ones() as usize * chunk_bytes;
+            }
+            of != group
+        };
+        self.receive.retain(|(of, ..), slots| stays(*of, slots));
+        self.send.retain(|(of, _), slots| stays(*of, slots));
+        self.slot_bytes.set(self.slot_bytes.get() - freed);
         self.inputs.retain(|(of, ..), _| *of != group);
     }
 
@@ -187,6 +207,7 @@ impl Memory {
     ) -> Result<(), PoolError> {
         let id = (group, op);
         let bytes = to_usize(call.result_bytes(size));
+        self.pool.count_slots(self.slot_bytes.get());
         if bytes > 0 && !self.uses.contains_key(&id) && !self.results.contains_key(&id) {
             let wanted = SegmentRequest::Result(group, op);
             let background = (!self.hurries).then_some(&mut self.background);
@@ -317,7 +338,31 @@ impl Memory {
             return Err(wrong); // Belongs to a client.
         }
         let (block, start, end) = self.find(region).ok_or(wrong)?;
-        block.write(start..end).map_err(|_| wrong)
+        let into = block.write(start..end).map_err(|_| wrong)?;
+        self.note_written(region.buffer);
+        Ok(into)
+    }
+
+    /// A slot has pages from its first payload on.
+    fn note_written(&self, buffer: Buffer) {
+        let (slots, slot) = match buffer {
+            Buffer::Receive {
+                group,
+                peer,
+                tree,
+                slot,
+            } => (self.receive.get(&(group, peer, tree)), slot),
+            Buffer::Send { group, tree, slot } => (self.send.get(&(group, tree)), slot),
+            Buffer::Input { .. } | Buffer::Result { .. } | Buffer::Own { .. } => return,
+        };
+        if let Some(slots) = slots {
+            let (before, bit) = (slots.written.get(), 1 << slot);
+            if before & bit == 0 {
+                slots.written.set(before | bit);
+                self.slot_bytes
+                    .set(self.slot_bytes.get() + self.chunk_bytes);
+            }
+        }
     }
 
     /// The block that a region lies in, and its bounds there.
@@ -365,149 +410,4 @@ fn to_usize(bytes: u64) -> usize {
 fn extent(region: &Region) -> Option<(usize, usize)> {
     let start = usize::try_from(region.offset).ok()?;
     Some((start, usize::try_from(region.bytes).ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::background::Before;
-    use crate::stop::Stop;
-
-    const CHUNK: u32 = 64 << 10;
-
-    fn memory(limit_bytes: usize) -> Memory {
-        let sizes = Sizes {
-            receives: vec![(1, 0)],
-            borrows: vec![(2, 0)],
-            sends: vec![1],
-            slots: 2,
-            chunk_bytes: CHUNK,
-        };
-        let background = Background::new("test", Stop::new().unwrap(), Before::default());
-        let mut memory = Memory::new(limit_bytes, MemoryPolicy::Anywhere, background);
-        memory.set_edges(&sizes).unwrap();
-        memory
-    }
-
-    fn region(buffer: Buffer, offset: u64, bytes: u64) -> Region {
-        Region {
-            buffer,
-            offset,
-            bytes,
-        }
-    }
-
-    fn slot(peer: usize, slot: u8) -> Buffer {
-        let tree = 0;
-        Buffer::Receive {
-            group: WORLD,
-            peer,
-            tree,
-            slot,
-        }
-    }
-
-    const RESULT: Buffer = Buffer::Result {
-        group: WORLD,
-        op: 7,
-    };
-
-    fn staged(group: GroupId, tree: u8) -> Buffer {
-        let slot = 0;
-        Buffer::Send { group, tree, slot }
-    }
-
-    #[test]
-    fn release_frees_inputs_of_an_operation_that_ended_in_the_epoch_before() {
-        let mut memory = memory(1 << 30);
-        let block = Block::new(Segment::create("input", 64, Writers::Everybody).unwrap());
-        let input = InputMemory {
-            block: Arc::clone(&block),
-            offset: 0,
-            bytes: 64,
-        };
-        memory.call((WORLD, 7), 0, Some(input));
-        // The epoch ends here: the next machine knows of the result alone.
-        memory.release((WORLD, 7));
-        assert_eq!(
-            Arc::strong_count(&block),
-            1,
-            "the process's segment is not mapped any more"
-        );
-    }
-
-    #[test]
-    fn what_is_written_is_read_and_bounds_hold() {
-        let mut memory = memory(1 << 30);
-        memory.serve((WORLD, 7), 1000).unwrap();
-        for buffer in [RESULT, slot(1, 1), staged(WORLD, 1)] {
-            let written = region(buffer, 100, 3);
-            memory.write(&written).unwrap().copy_from_slice(b"abc");
-            assert_eq!(&*memory.read(&written).unwrap(), b"abc");
-            let end = 1 << 40;
-            for wrong in [
-                region(buffer, end, 1),
-                region(buffer, 0, end),
-                region(buffer, u64::MAX, 2),
-                region(buffer, u64::from(CHUNK) - 1, 2),
-            ] {
-                assert_eq!(memory.read(&wrong).unwrap_err(), OutOfBounds(wrong));
-                assert_eq!(memory.write(&wrong).unwrap_err(), OutOfBounds(wrong));
-            }
-        }
-        let none = region(staged(WORLD, 0), 0, 1);
-        assert_eq!(memory.read(&none).unwrap_err(), OutOfBounds(none));
-    }
-
-    #[test]
-    fn groups_have_slots_of_their_own_until_they_are_forgotten() {
-        let mut memory = memory(1 << 30);
-        let sizes = Sizes {
-            receives: vec![(1, 0)],
-            borrows: Vec::new(),
-            sends: vec![1],
-            slots: 2,
-            chunk_bytes: CHUNK,
-        };
-        memory.add_edges(5, &sizes).unwrap();
-        let (ours, worlds) = (region(staged(5, 1), 0, 3), region(staged(WORLD, 1), 0, 3));
-        memory.write(&ours).unwrap().copy_from_slice(b"abc");
-        assert_eq!(&*memory.read(&worlds).unwrap(), [0; 3]);
-        memory.forget_group(5);
-        assert_eq!(memory.read(&ours).unwrap_err(), OutOfBounds(ours));
-        memory.read(&worlds).unwrap();
-    }
-
-    #[test]
-    fn a_destination_is_never_its_own_source() {
-        let mut memory = memory(1 << 30);
-        memory.serve((WORLD, 7), 1000).unwrap();
-        let all = region(RESULT, 0, 1000);
-        let part = region(RESULT, 999, 1);
-        let beside = region(RESULT, 1000, 8);
-        let _written = memory.write(&all).unwrap();
-        assert_eq!(memory.read(&part).unwrap_err(), OutOfBounds(part));
-        memory.read(&beside).unwrap();
-    }
-
-    #[test]
-    fn a_borrowed_slot_is_read_where_it_lies_until_it_is_given_back() {
-        let mut memory = memory(1 << 30);
-        memory.serve((WORLD, 7), 1000).unwrap();
-        let theirs = region(RESULT, 10, 3);
-        memory.write(&theirs).unwrap().copy_from_slice(b"abc");
-        let payload = memory.read(&theirs).unwrap();
-        memory.borrow((WORLD, 2, 0), 1, payload);
-        let (all, part, more) = (
-            region(slot(2, 1), 0, 3),
-            region(slot(2, 1), 1, 2),
-            region(slot(2, 1), 1, 3),
-        );
-        assert_eq!(&*memory.read(&all).unwrap(), b"abc");
-        assert_eq!(&*memory.read(&part).unwrap(), b"bc");
-        assert_eq!(memory.read(&more).unwrap_err(), OutOfBounds(more));
-        assert_eq!(memory.write(&all).unwrap_err(), OutOfBounds(all));
-        memory.give_back((WORLD, 2, 0), 1);
-        assert_eq!(memory.read(&all).unwrap_err(), OutOfBounds(all));
-    }
 }

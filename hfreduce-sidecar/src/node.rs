@@ -369,6 +369,7 @@ impl SidecarNode {
             limit_bytes: self.options.limit_bytes,
             places: self.options.places.clone(),
             before_memory: self.options.before_memory.clone(),
+            workers: self.options.workers.clone(),
             attached_ranks: self.attached_ranks.clone(),
             found,
             commands: orders,

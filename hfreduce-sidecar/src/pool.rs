@@ -1,4 +1,5 @@
-//! Segments for results, used again for results of about their size. Owns how much memory results may hold.
+//! Segments for results, used again for results of about their size. Owns how much memory results may hold, beside the
+//! slots of edges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,6 +91,8 @@ pub struct Pool {
     idle: Vec<ResultBlock>,
     next_number: u32,
     held_bytes: usize,
+    /// Of slots that somebody has written to.
+    slot_bytes: usize,
     limit_bytes: usize,
     home: MemoryPolicy,
     /// At most one for each rank and group, and one for each group.
@@ -105,6 +108,7 @@ impl Pool {
             idle: Vec::new(),
             next_number: 0,
             held_bytes: 0,
+            slot_bytes: 0,
             limit_bytes,
             home,
             making: BTreeMap::new(),
@@ -215,7 +219,8 @@ impl Pool {
         if let Some(at) = best {
             return Ok(Some(self.idle.swap_remove(at)));
         }
-        while self.held_bytes.saturating_add(class) > self.limit_bytes && !self.idle.is_empty() {
+        let wanted = class.saturating_add(self.slot_bytes);
+        while self.held_bytes.saturating_add(wanted) > self.limit_bytes && !self.idle.is_empty() {
             let oldest = self.idle.remove(0);
             self.unmap(oldest);
         }
@@ -229,10 +234,16 @@ impl Pool {
         Ok(None)
     }
 
+    /// So many bytes of slots are in memory: whoever makes a segment gives up as many more bytes of idle ones. Calls find as
+    /// much room as without slots, which stay for as long as their group: who waited for them would wait for ever.
+    pub fn count_slots(&mut self, bytes: usize) {
+        self.slot_bytes = bytes;
+    }
+
     /// Nobody reads a result any more.
     pub fn put_back(&mut self, result: ResultBlock) {
         if Arc::strong_count(&result.block) > 1 {
-            // An operation has failed while a link still reads a payload into it.
+            // An operation has failed while a link still reads a payload into it, or a worker writes to it.
             self.unmap(result);
             return;
         }
@@ -275,6 +286,37 @@ mod tests {
         pool.put_back(small);
         let _all = pool.take(3 << 20).unwrap();
         assert_eq!(pool.take_gone().len(), 2);
+    }
+
+    #[test]
+    fn a_result_that_is_still_written_is_given_to_nobody_else() {
+        let mut pool = Pool::new(1 << 20, MemoryPolicy::Anywhere);
+        let result = pool.take(100).unwrap();
+        let (number, block) = (result.number, Arc::downgrade(&result.block));
+        let mut written = result.block.write(0..100).unwrap();
+        pool.put_back(result);
+        assert_eq!(pool.take_gone(), [number]);
+        let next = pool.take(100).unwrap();
+        assert_ne!(next.number, number);
+        written.fill(7);
+        assert_eq!(next.block.read(0..100).unwrap()[..], [0; 100]);
+        drop(written);
+        assert_eq!(block.strong_count(), 0);
+    }
+
+    #[test]
+    fn slots_leave_less_room_for_idle_segments_and_none_less_for_results() {
+        let mut pool = Pool::new(4 << 20, MemoryPolicy::Anywhere);
+        let two = [pool.take(1 << 20).unwrap(), pool.take(1 << 20).unwrap()];
+        two.into_iter().for_each(|result| pool.put_back(result));
+        let small = pool.take(64 << 10).unwrap();
+        assert_eq!(pool.take_gone().len(), 0, "there is room for all");
+        pool.put_back(small);
+        pool.count_slots(2 << 20);
+        let _small = [pool.take(64 << 10).unwrap(), pool.take(64 << 10).unwrap()];
+        assert_eq!(pool.take_gone().len(), 1, "two and the slots are too much");
+        pool.count_slots(4 << 20);
+        pool.take(3 << 20).unwrap();
     }
 
     // T16.

@@ -97,6 +97,7 @@ pub fn run(args: &Serve) -> anyhow::Result<()> {
     metrics.placed(&places.report);
     let options = MemberOptions {
         places,
+        workers: args.workers.options(),
         limit_bytes: args.limit_mib << 20,
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,

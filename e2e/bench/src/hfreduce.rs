@@ -52,7 +52,7 @@ const KEEPS_BYTES: u64 = 2 << 30;
 
 /// Who is ready to take part.
 enum Ready {
-    Ours(PathBuf, Transport),
+    Ours(PathBuf, ours::Words),
     Gloo(PathBuf),
     Mpi(Library, case::Path),
     Step(PathBuf, step::Trainer, Exchange),
@@ -82,7 +82,7 @@ pub(crate) fn start(args: Args) -> Result<()> {
 fn needs(cases: &Cases) -> BTreeSet<Need> {
     let contenders = cases.iter().flat_map(|(_, contenders)| contenders);
     let needs = contenders.flat_map(|contender| match contender.player {
-        Player::Ours(_) | Player::IntelMpi(_) => &[][..],
+        Player::Ours(_) | Player::Pool(_) | Player::IntelMpi(_) => &[][..],
         Player::Gloo => &[Need::Trainer],
         Player::OpenMpi(_) => &[Need::OpenMpi],
         Player::Step(_) => &[Need::Trainer, Need::Wheel],
@@ -137,7 +137,8 @@ impl Field {
             let sidecar = || self.args.sidecar.clone();
             let need = |need| self.args.provided(need);
             let ready = match player {
-                Player::Ours(transport) => Ok(Ready::Ours(sidecar(), transport)),
+                Player::Ours(transport) => Ok(Ready::Ours(sidecar(), ours::words(transport))),
+                Player::Pool(threads) => Ok(Ready::Ours(sidecar(), ours::pool(threads))),
                 Player::Gloo => need(Need::Trainer).map(|root| Ready::Gloo(root.into())),
                 Player::OpenMpi(path) => need(Need::OpenMpi)
                     .and_then(mpi::open)
@@ -258,7 +259,7 @@ impl Field {
     fn start(&self, ready: &Ready, case: Case) -> Result<Gang> {
         let (network, shape) = (&self.network, case.shape);
         match ready {
-            Ready::Ours(program, transport) => ours::start(program, network, shape, *transport),
+            Ready::Ours(program, words) => ours::start(program, network, shape, words),
             Ready::Gloo(root) => gloo::start(root, network, shape),
             Ready::Mpi(library, path) => mpi::start(library, network, shape, *path),
             Ready::Step(program, trainer, exchange) => {
@@ -274,7 +275,8 @@ impl Field {
             dtype: DType::F32,
             load: kib(64),
         };
-        let ready = Ready::Ours(self.args.sidecar.clone(), Transport::Tcp);
+        let words = ours::words(Transport::Tcp);
+        let ready = Ready::Ours(self.args.sidecar.clone(), words);
         let mut gang = self.start(&ready, case)?;
         Ok(Waiting {
             client: gang.waiting(case, LATE)?,

@@ -48,6 +48,7 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
         chunk_bytes: args.chunk_bytes,
         transport: args.transport,
         checksum: args.checksum,
+        workers: args.workers.options(),
         ..MemberOptions::new(PathBuf::new())
     };
     let gang = Gang::start(args.nodes, args.procs, &options)?;

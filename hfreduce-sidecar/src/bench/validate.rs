@@ -17,7 +17,7 @@ use topology::numa::Numbers;
 use super::gang::{Calls, Gang, Measured, memcpy_rate, processor};
 use super::load::Wrong;
 use super::verdict::{Figures, Floors, Part, Place, Report, Work};
-use crate::args::{Format, Validate};
+use crate::args::{Format, Validate, WorkerFlags};
 use crate::member::MemberOptions;
 use crate::numa;
 
@@ -42,7 +42,7 @@ pub fn run(args: &Validate) -> anyhow::Result<ExitCode> {
         // A floor of nothing is none.
         of_memcpy: Some(args.of_memcpy).filter(|floor| *floor > 0.0),
     };
-    let (parts, refused) = match measure(work) {
+    let (parts, refused) = match measure(work, args.workers) {
         Ok(parts) => (parts, None),
         Err(error) => (Vec::new(), Some(format!("{error:#}"))),
     };
@@ -56,7 +56,7 @@ pub fn run(args: &Validate) -> anyhow::Result<ExitCode> {
 }
 
 /// Every NUMA node by itself where there are several, then all that the process may use.
-fn measure(work: Work) -> anyhow::Result<Vec<Part>> {
+fn measure(work: Work, workers: WorkerFlags) -> anyhow::Result<Vec<Part>> {
     let tensors = work.tensors as u64 * work.bytes_per_tensor as u64;
     let needed = tensors * (u64::from(work.processes) + 1) + EXTRA_BYTES;
     let free = numa::free_bytes();
@@ -84,7 +84,7 @@ fn measure(work: Work) -> anyhow::Result<Vec<Part>> {
         // Threads begin where those run that start them, and touch their memory there.
         let measured = sched_setaffinity(None, &cpus)
             .context("failed to move to these processors")
-            .and_then(|()| measure_here(work));
+            .and_then(|()| measure_here(work, workers));
         part(place, measured)
     });
     let parts = parts.collect();
@@ -100,10 +100,17 @@ fn place(numa_node: Option<u32>, cpus: &Numbers) -> Place {
 }
 
 /// Where this thread may run.
-fn measure_here(work: Work) -> anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)> {
+fn measure_here(
+    work: Work,
+    workers: WorkerFlags,
+) -> anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)> {
     let wrong_cores = wrong_cores()?;
     let before = memcpy_rate(1);
-    let gang = Gang::start(1, work.processes, &MemberOptions::new(PathBuf::new()))?;
+    let options = MemberOptions {
+        workers: workers.options(),
+        ..MemberOptions::new(PathBuf::new())
+    };
+    let gang = Gang::start(1, work.processes, &options)?;
     let Measured {
         times,
         mut failures,

@@ -1,11 +1,9 @@
 //! The engine's far side: links to neighbours, and carrying out what the machine asks for.
 
 use collective::OpKind;
-use collective::kernels::{self, Store};
 use collective::machine::{
     Cause, Effect, Frame, GroupId, Input, OpId, Placement, Region, Ticket, Verdict,
 };
-use collective::numerics::Arithmetic;
 use collective::session::{Called, Lane};
 use hfreduce_client::entry::FailureKind;
 use link::block::Reading;
@@ -17,8 +15,9 @@ use super::links::Flushed;
 use crate::frame::FencedFrame;
 use crate::memory::OutOfBounds;
 use crate::session::PendingCall;
+use crate::workers::{How, Work, WorkerPanicked};
 
-/// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds.
+/// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds without workers.
 const EFFECT_BUDGET: usize = 16;
 /// Reads from one link before the others get their turn: 32 reads of up to a chunk each.
 const READ_BUDGET: usize = 32;
@@ -168,8 +167,16 @@ impl Engine {
     fn next_effect(&mut self) -> Option<(Effect, bool)> {
         if self.driver.has_said_all() {
             self.flush_pushed();
+            if self.workers.are_busy() {
+                return None; // The rest is to be computed, and waits where what is urgent overtakes it.
+            }
         }
         self.driver.next()
+    }
+
+    /// Whether something is to be carried out that need not wait for a worker.
+    pub(super) fn has_effects(&self) -> bool {
+        !self.driver.has_said_all() || !self.driver.is_done() && !self.workers.are_busy()
     }
 
     /// Sends what was queued: frames that follow each other leave together.
@@ -193,16 +200,20 @@ impl Engine {
                 partials,
                 destination,
             } => {
-                self.reduce(arithmetic, &sources, &partials, &destination)?;
-                self.handle(Input::Done { ticket });
+                let how = How::Combine(arithmetic, sources.len());
+                let mut from = sources;
+                from.extend(partials);
+                self.compute(ticket, how, &from, &destination)?;
             }
             Effect::Copy {
                 ticket,
                 source,
                 destination,
             } => {
-                self.copy(source, &destination)?;
-                self.handle(Input::Done { ticket });
+                if source.bytes != destination.bytes {
+                    return Err(OutOfBounds::from(source));
+                }
+                self.compute(ticket, How::Copy, &[source], &destination)?;
             }
             Effect::End {
                 group,
@@ -240,34 +251,38 @@ impl Engine {
         Ok(())
     }
 
-    /// Combines sources and partials.
-    fn reduce(
-        &self,
-        arithmetic: Arithmetic,
-        sources: &[Region],
-        partials: &[Region],
+    /// Has a worker write to the destination, or does it here.
+    fn compute(
+        &mut self,
+        ticket: Ticket,
+        how: How,
+        from: &[Region],
         destination: &Region,
     ) -> Result<(), OutOfBounds> {
-        let all = || sources.iter().chain(partials);
-        let mut into = self.memory.write(destination)?;
+        let into = self.memory.write(destination)?;
         let read = |source| self.memory.read(source);
-        let from: Vec<Reading> = all().map(read).collect::<Result<_, _>>()?;
-        let slices: Vec<&[u8]> = from.iter().map(|bytes| &**bytes).collect();
-        let (elements, sums) = slices.split_at(sources.len());
-        kernels::combine(arithmetic, &mut into, elements, sums, Store::Cached);
-        self.telemetry.metrics().moved(all(), destination);
+        let readings = from.iter().map(read).collect::<Result<_, _>>()?;
+        self.telemetry.metrics().moved(from, destination);
+        let work = Work {
+            into,
+            from: readings,
+            how,
+        };
+        if let Some(own) = self.workers.hand_over(ticket, work) {
+            own.run();
+            self.handle(Input::Done { ticket });
+        }
         Ok(())
     }
 
-    fn copy(&self, source: Region, destination: &Region) -> Result<(), OutOfBounds> {
-        let mut into = self.memory.write(destination)?;
-        let from = self.memory.read(&source)?;
-        if from.len() != into.len() {
-            return Err(OutOfBounds::from(source));
+    /// Takes back what workers have done. Says whether there was any.
+    pub(super) fn take_finished(&mut self) -> Result<bool, WorkerPanicked> {
+        let finished = self.workers.take_finished()?;
+        let any = !finished.is_empty();
+        for ticket in finished {
+            self.handle(Input::Done { ticket });
         }
-        into.copy_from_slice(&from);
-        self.telemetry.metrics().moved([&source], destination);
-        Ok(())
+        Ok(any)
     }
 
     fn send(

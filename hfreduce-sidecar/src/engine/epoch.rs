@@ -109,7 +109,7 @@ impl Engine {
         }
         while self.carry_out() {}
         if !self.driver.machine().is_idle() {
-            return; // A bug of ours: nobody may be given bytes that are still written.
+            return; // Nobody may be given bytes that workers still write.
         }
         let stopped = self.control.stopping();
         let Some(report) = stopped.and_then(|(_, own)| self.local.ranks_mut().report(own)) else {

@@ -27,10 +27,14 @@ impl Engine {
     ) -> rustix::io::Result<()> {
         // What has ended may let a call go on.
         let has_calls = || self.local.waiting().any(|(_, calls, _)| calls > 0);
-        if !self.driver.is_done() || busy && has_calls() {
+        if self.has_effects() || busy && has_calls() {
             return self.poller.look(events);
         }
-        if busy && let Some(look) = self.spin.begin() {
+        // What workers do takes longer than a look.
+        if busy
+            && !self.workers.have_work()
+            && let Some(look) = self.spin.begin()
+        {
             let has_come = self.look_around(&look, events)?;
             self.spin.end(&look, has_come);
             if has_come {
@@ -41,11 +45,14 @@ impl Engine {
             let until = self.driver.machine().wake_at().saturating_sub(self.now());
             let limit = Duration::from_millis(if self.control.is_ending() { 10 } else { 1000 });
             let limit = until.min(limit);
-            self.poller.sleep(self.local.wait_slots(), events, limit)
+            let workers = self.workers.event_count();
+            self.poller
+                .sleep(workers, self.local.wait_slots(), events, limit)
         } else {
             self.poller.look(events)
         };
         self.local.awake();
+        self.workers.event_count().cancel_wait();
         slept
     }
 
@@ -70,6 +77,9 @@ impl Engine {
     /// Announces to everybody who may wake the engine that it is about to sleep, and where. False when something has arrived.
     fn prepare_wait(&mut self) -> bool {
         let (how, depth) = (self.poller.how(), self.depth());
+        if !self.workers.sleep(how) {
+            return false;
+        }
         match self.local.sleep(how, depth) {
             Ok(true) => {}
             Ok(false) => return false,

@@ -3,7 +3,8 @@
 //! to `collective::session`, arithmetic to its kernels, and joining to `join` and `rendezvous`.
 //!
 //! Each part of the engine has a module that alone knows its fields: `driver`, `members`, `links`, `acceptor`, `local`,
-//! `control`, `telemetry`, `poller`, and `crate::memory`. The other modules let the parts work together, by what happens: processes
+//! `control`, `telemetry`, `poller`, `crate::memory` and
+//! `crate::workers`. The other modules let the parts work together, by what happens: processes
 //! come and go in `attach`, call in `calls`, open `groups`; `effects` carries out what the machine asks for; `epoch` goes
 //! from one epoch to the next, and `rest` sleeps.
 
@@ -45,6 +46,7 @@ use crate::metrics::Metrics;
 use crate::numa::Places;
 use crate::rendezvous::Reporter;
 use crate::stop::Stop;
+use crate::workers::{WorkerOptions, WorkerPanicked, Workers};
 use acceptor::Acceptor;
 use control::Control;
 use driver::Driver;
@@ -81,6 +83,9 @@ pub enum Error {
     /// The configuration does not fit together.
     #[error("failed to configure the collective")]
     Config(#[from] collective::machine::ConfigError),
+    /// A sum or a copy was not made.
+    #[error("failed to compute")]
+    Worker(#[from] WorkerPanicked),
     /// A chunk does not fit into a frame.
     #[error("chunks of {0} bytes: take at most {PAYLOAD_LIMIT_BYTES}, the payload of a frame")]
     Chunk(u32),
@@ -101,6 +106,8 @@ pub struct EngineSetup {
     pub places: Places,
     /// What is done before memory is made.
     pub before_memory: Before,
+    /// Who computes.
+    pub workers: WorkerOptions,
     /// Where it notes who is attached and who has left, if operations wait for a sidecar that takes its place.
     pub attached_ranks: Option<AttachedRanks>,
     /// In place of a sidecar that has ended: what that one has noted. The epoch is then the one that has to end, and nobody
@@ -125,6 +132,7 @@ pub struct Engine {
     acceptor: Acceptor,
     local: Local,
     memory: Memory,
+    workers: Workers,
     control: Control,
     telemetry: Telemetry,
     poller: Poller,
@@ -148,6 +156,7 @@ impl Engine {
             limit_bytes,
             places,
             before_memory,
+            workers,
             attached_ranks,
             found,
             commands,
@@ -196,6 +205,7 @@ impl Engine {
         let (results, home) = (background("results"), places.results.clone());
         let mut memory = Memory::new(limit_bytes, home, results);
         memory.set_edges(&epoch::sizes(&driver, WORLD, &links))?;
+        let workers = Workers::new(workers, stop.clone());
         let control = Control::new(commands, notices, stop, &poller).map_err(failed)?;
         let mut engine = Self {
             driver,
@@ -204,6 +214,7 @@ impl Engine {
             acceptor,
             local,
             memory,
+            workers,
             control,
             telemetry: Telemetry::new(metrics, reporter, snapshots, flight),
             poller,
@@ -229,7 +240,8 @@ impl Engine {
         let mut events = Vec::with_capacity(64);
         loop {
             self.answer_requests();
-            let mut busy = self.look_at_rings();
+            let mut busy = self.take_finished()?;
+            busy |= self.look_at_rings();
             busy |= self.look_at_links();
             busy |= self.carry_out();
             self.on_command()?;

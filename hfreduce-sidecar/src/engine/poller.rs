@@ -109,10 +109,11 @@ impl Poller {
         }
     }
 
-    /// Sleeps until something happens, at most for `limit`. On words: those of `wait_slots`, on which the engine has
-    /// prepared to wait.
+    /// Sleeps until something happens, at most for `limit`. On words: those of `workers` and `wait_slots`, on which the
+    /// engine has prepared to wait.
     pub(super) fn sleep(
         &self,
+        workers: EventCount<'_>,
         wait_slots: impl Iterator<Item = WaitSlot>,
         events: &mut Vec<epoll::Event>,
         limit: Duration,
@@ -124,9 +125,10 @@ impl Poller {
         let own = EventCount::of(&watched.engine);
         own.prepare_wait(WaitOn::Futex, WakeFor::Anything);
         if !watched.ready.load(Ordering::SeqCst) {
-            let wait_slots: Vec<WaitSlot> = wait_slots.take(WAIT_LIMIT - 1).collect();
+            let wait_slots: Vec<WaitSlot> = wait_slots.take(WAIT_LIMIT - 2).collect();
             let others = wait_slots.iter().map(WaitSlot::event_count);
-            let event_counts: Vec<EventCount<'_>> = [own].into_iter().chain(others).collect();
+            let event_counts: Vec<EventCount<'_>> =
+                [own, workers].into_iter().chain(others).collect();
             let _ = EventCount::wait_any(&event_counts, limit);
         }
         own.cancel_wait();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use collective::machine::{
@@ -12,11 +13,15 @@ use collective::session::Called;
 use collective::{Call, DType, DoubleTree, Layout, OpKind, ReduceOp};
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 
+use link::block::Block;
+use link::segment::{Segment, Writers};
 use link::transport::Tcp;
+use topology::OnPeerLoss;
 
 use super::*;
 use crate::frame::{FencedFrame, Link};
 use crate::inspect::Inspector;
+use crate::memory::InputMemory;
 use crate::session::PendingCall;
 
 const PEER: usize = 1;
@@ -46,6 +51,7 @@ fn setup() -> (EngineSetup, TcpStream) {
     let link: Link = Box::new(Tcp::new(ours, false).unwrap());
     let setup = EngineSetup {
         before_memory: Before::default(),
+        workers: WorkerOptions::default(),
         epoch: Epoch {
             config,
             members: vec![0, 1],
@@ -140,6 +146,72 @@ fn what_a_process_has_called_is_taken_up_after_it_has_left() {
     ranks.detach(0).unwrap();
     assert!(engine.look_at_rings());
     assert_eq!(engine.driver.machine().in_flight()[0].joined, [0]);
+}
+
+// The next epoch may give memory to others that this one still writes to.
+#[test]
+fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
+    const BYTES: usize = 1000;
+    let (allow, allowed) = channel::<()>();
+    let allowed = Mutex::new(allowed);
+    let (notices, noticed) = channel();
+    let (mut setup, _theirs) = setup();
+    setup.epoch.config.layout = Layout::uniform(2, 2).unwrap();
+    setup.epoch.config.recovery.on_peer_loss = OnPeerLoss::Shrink;
+    setup.limit_bytes = 1 << 20;
+    setup.notices = notices;
+    setup.workers = WorkerOptions {
+        threads: Some(2),
+        from_bytes: 0,
+        before: Before::call(move || {
+            allowed.lock().unwrap().recv().ok();
+        }),
+    };
+    let (stop, metrics, reporter) = parts();
+    let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
+    engine.memory.hurry(true);
+    let allow = allow; // Dropped before the engine, which waits for its workers.
+    let block = Block::new(Segment::create("input", BYTES, Writers::Everybody).unwrap());
+    for rank in 0..2 {
+        let call = Call::all_reduce(DType::U8, ReduceOp::Sum, BYTES as u64);
+        let mut called = called(1, call);
+        called.kept.input = Ok(Some(InputMemory {
+            block: block.clone(),
+            offset: 0,
+            bytes: BYTES,
+        }));
+        let ranks = engine.local.ranks_mut();
+        ranks.attach(rank, None);
+        assert!(ranks.call(WORLD, rank, called));
+    }
+    assert!(engine.look_at_rings() && engine.carry_out());
+    assert!(!engine.driver.machine().is_idle(), "nothing is computed");
+    engine.handle(Input::Revoke);
+    let since = Instant::now();
+    while !engine.has_said_all() {
+        engine.carry_out();
+        assert!(
+            since.elapsed() < Duration::from_secs(20),
+            "it is never said"
+        );
+    }
+    engine.on_command().unwrap();
+    assert!(noticed.try_recv().is_err(), "it has ended too early");
+    assert!(block.write(0..BYTES).is_err(), "its input is not read");
+    drop(allow);
+    let notice = loop {
+        engine.take_finished().unwrap();
+        engine.on_command().unwrap();
+        if let Ok(notice) = noticed.try_recv() {
+            break notice;
+        }
+        assert!(since.elapsed() < Duration::from_secs(20), "it never ends");
+    };
+    assert!(
+        matches!(notice, Notice::Stopped { epoch: 1, .. }),
+        "{notice:?}"
+    );
+    block.write(0..BYTES).unwrap();
 }
 
 #[test]

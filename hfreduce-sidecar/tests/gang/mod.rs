@@ -26,6 +26,7 @@ use hfreduce_sidecar::member::{Member, MemberLocation, MemberOptions, RosterSour
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, SidecarNode};
 use hfreduce_sidecar::stop::Stop;
+use hfreduce_sidecar::workers::WorkerOptions;
 use link::handshake::Key;
 use topology::OnPeerLoss;
 
@@ -114,9 +115,13 @@ impl Gang {
                 let address = listener.local_addr().unwrap();
                 let stop = Stop::new().unwrap();
                 let registry = daemon::Registry::new("test").unwrap();
+                let own = MemberOptions {
+                    workers: workers_of(rank),
+                    ..MemberOptions::new(dir.path().to_owned())
+                };
                 let node = SidecarNode::new(
                     member(rank, nodes, procs),
-                    options(MemberOptions::new(dir.path().to_owned()), rank),
+                    options(own, rank),
                     listener,
                     &daemon::Readiness::default(),
                     Metrics::new(&registry).unwrap(),
@@ -180,6 +185,20 @@ impl Drop for Gang {
             }
         }
     }
+}
+
+/// Every second node has workers, which compute all: what holds for a gang holds with them, without them and side by side.
+fn workers_of(rank: u32) -> WorkerOptions {
+    WorkerOptions {
+        threads: Some(threads_of(rank)),
+        from_bytes: 0,
+        ..WorkerOptions::default()
+    }
+}
+
+/// Threads beside the engine of a node.
+pub(crate) const fn threads_of(rank: u32) -> usize {
+    if rank.is_multiple_of(2) { 2 } else { 0 }
 }
 
 pub(crate) fn peer(listener: &TcpListener, rank: u32) -> Peer {

@@ -24,7 +24,7 @@ use rustix::process::Signal;
 use topology::OnPeerLoss;
 
 use super::processes::{METRICS_PORT, RankSlot, device, loopback, signal_to};
-use super::{PATIENCE, f32s, run};
+use super::{PATIENCE, f32s, run, threads_of};
 
 pub(crate) const UID: &str = "2c1f2a6e-test";
 
@@ -227,6 +227,7 @@ impl Pods {
             .env("FIREFLYER_NODE_RANK", rank.to_string())
             .env("FIREFLYER_HFREDUCE_TRANSPORT", &self.transport)
             .env("FIREFLYER_RDMA_DEVICE", device(rank as usize))
+            .env("FIREFLYER_HFREDUCE_WORKERS", threads_of(rank).to_string())
             .args([
                 "--assignment",
                 "assignment.json.gz",

@@ -14,7 +14,7 @@ use hfreduce_client::client::Client;
 use hfreduce_sidecar::node;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::{PATIENCE, wait_until};
+use super::{PATIENCE, threads_of, wait_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hfreduce-sidecar");
 pub(crate) const METRICS_PORT: u16 = 9402;
@@ -121,6 +121,7 @@ impl Sidecars {
         command
             .args(["serve", "--transport", self.transport])
             .args(["--rdma-device", &device(rank)])
+            .args(["--workers", &threads_of(rank as u32).to_string()])
             .args(self.options)
             .args(["--rank", &rank.to_string(), "--metrics-listen"])
             .arg(SocketAddr::from((rank_slot.address, METRICS_PORT)).to_string())

@@ -321,6 +321,32 @@ fn sidecars_get_their_adapter_and_their_flags() {
 }
 
 #[test]
+fn a_sidecar_computes_on_as_many_processors_as_it_requests_unless_a_flag_says_otherwise() {
+    let env = |settings: &Settings| {
+        let pod = build(&job(JOB), &class(), settings, rank());
+        let mut env = pod["spec"]["initContainers"][0]["env"].clone();
+        let is_it = |one: &&mut Value| one["name"] == "FIREFLYER_HFREDUCE_WORKERS";
+        let all: Vec<Value> = env
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .filter(is_it)
+            .map(|one| one.take())
+            .collect();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    };
+    let requested = &env(&settings())["valueFrom"]["resourceFieldRef"];
+    assert_eq!(requested["resource"], "requests.cpu");
+    let two = ("FIREFLYER_HFREDUCE_WORKERS".to_owned(), "2".to_owned());
+    let flagged = Settings {
+        sidecar_env: vec![two],
+        ..settings()
+    };
+    assert_eq!(env(&flagged)["value"], "2");
+}
+
+#[test]
 fn half_of_every_quantity_is_exact() {
     for (whole, expected) in [
         ("400Gi", "214748364800"),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::bar::{Bar, Unit, Want};
 use crate::hfreduce::case::{
-    Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load, STEP_SHAPE,
-    Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
+    Case, Contender, DType, Exchange, GLOO, INTEL_MPI_SHM, INTEL_MPI_TCP, LAYERS, Load, POOL_CASE,
+    POOLS, STEP_SHAPE, Shape, TCP, TCP_BITWISE, TCP_COPIES, kib, mib, shape, step,
 };
 use crate::hfreduce::limits::Limit;
 use crate::hfreduce::results::{Results, is_noisy};
@@ -86,6 +86,7 @@ pub(crate) fn all(results: &Results) -> Vec<Bar> {
         noisy: false,
     });
     bars.push(p99(results, thirty_two, kib(4)));
+    bars.extend(second_thread(results));
     bars
 }
 
@@ -254,6 +255,49 @@ fn p99(results: &Results, shape: Shape, load: Load) -> Bar {
         ),
         sides: String::new(),
     }
+}
+
+/// What a second thread gains and costs where there is nothing but sums: as much as it gains memcpy in this run, and the
+/// processor's time for as many bytes.
+fn second_thread(results: &Results) -> [Bar; 2] {
+    let [one, two] = POOLS;
+    let about = |what| format!("{POOL_CASE}: {two} against {one}, {what}");
+    let sides = [one, two].map(|contender| side(results, POOL_CASE, contender));
+    let memcpy = [1, 2].map(|threads| measured(results, Limit::Memcpy(threads)));
+    let gain = match memcpy {
+        [Ok(one), Ok(two)] => Ok(two.value / one.value),
+        [Err(why), _] | [_, Err(why)] => Err(why),
+    };
+    let [first, second] = sides;
+    let mut gains = Bar::compare(
+        about("of what memcpy gains"),
+        (Want::AtLeast(0.9), Unit::Times),
+        second,
+        first,
+        |two, one| one / two,
+    );
+    if let Ok(gain) = &gain {
+        gains.sides += &format!(", memcpy {gain:.2} x");
+    }
+    gains.value = gains.value.and_then(|value| Ok(value / gain.clone()?));
+    let used = |contender| {
+        let mut side = side(results, POOL_CASE, contender)?;
+        let figures = results.figures(POOL_CASE, contender);
+        side.time = Duration::from_secs_f64(figures.map_or(0.0, |one| one.sidecars.total()));
+        Ok(side)
+    };
+    let mut costs = Bar::compare(
+        about("processor time of the sidecar"),
+        (Want::AtMost(1.05), Unit::Times),
+        used(two),
+        used(one),
+        |two, one| two / one,
+    );
+    // Where two threads wait for the same memory, both use their processors meanwhile.
+    if let Ok(gain) = &gain {
+        costs.sides += &format!(", memcpy {:.2} x", 2.0 / gain);
+    }
+    [gains, costs]
 }
 
 /// A time with three digits that count.

@@ -123,6 +123,8 @@ impl Exchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Player {
     Ours(Transport),
+    /// Ours on one node, with so many threads that compute.
+    Pool(usize),
     Gloo,
     OpenMpi(Path),
     IntelMpi(Path),
@@ -136,6 +138,7 @@ impl fmt::Display for Player {
             Self::Ours(Transport::Tcp) => "hfreduce tcp",
             Self::Ours(Transport::TcpChecked) => "hfreduce tcp + sums",
             Self::Ours(Transport::TcpStable) => "hfreduce shrink tcp",
+            Self::Pool(threads) => return write!(f, "hfreduce pool of {threads}"),
             Self::Gloo => "gloo tcp",
             Self::OpenMpi(Path::Tcp) => "open mpi tcp",
             Self::OpenMpi(Path::Shm) => "open mpi shm",
@@ -215,6 +218,8 @@ pub(crate) const fn step(exchange: Exchange) -> Contender {
     rival(Player::Step(exchange))
 }
 
+/// The engine by itself, and two threads beside it.
+pub(crate) const POOLS: [Contender; 2] = [rival(Player::Pool(1)), rival(Player::Pool(2))];
 pub(crate) const GLOO: Contender = rival(Player::Gloo);
 pub(crate) const OPEN_MPI_TCP: Contender = rival(Player::OpenMpi(Path::Tcp));
 pub(crate) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
@@ -246,7 +251,7 @@ impl Case {
         let (world, nodes) = (self.shape.world() as u64, self.shape.nodes as u64);
         let tensors = match contender.player {
             Player::Ours(_) if contender.way == Way::Copies => 2 * world + nodes,
-            Player::Ours(_) => world + nodes,
+            Player::Ours(_) | Player::Pool(_) => world + nodes,
             Player::Gloo => world,
             // They are given a result apart from the input.
             Player::OpenMpi(_) | Player::IntelMpi(_) => 2 * world,
@@ -302,6 +307,12 @@ const STEPS: [Contender; 5] = [
 /// Where it is measured what stable results cost: small ones wait for a round more, large ones for their last chunk.
 pub(crate) const STABLE_SHAPE: Shape = shape(2, 1);
 pub(crate) const STABLE_LOADS: [Load; 3] = [kib(4), kib(64), mib(186)];
+/// Where it is measured what a second thread gains: nothing but sums.
+pub(crate) const POOL_CASE: Case = Case {
+    shape: shape(1, 8),
+    dtype: DType::F32,
+    load: mib(64),
+};
 /// The gang that takes steps.
 pub(crate) const STEP_SHAPE: Shape = shape(2, 4);
 
@@ -316,7 +327,7 @@ pub(crate) fn all() -> Vec<(Case, Vec<Contender>)> {
                     Player::Ours(_) | Player::Gloo => true,
                     // MPI knows no 16-bit floats.
                     Player::OpenMpi(_) | Player::IntelMpi(_) => dtype == DType::F32,
-                    Player::Step(_) => false,
+                    Player::Step(_) | Player::Pool(_) => false,
                 };
                 let mut contenders: Vec<_> = EVERYBODY.into_iter().filter(takes_part).collect();
                 if (shape, dtype, load) == (STEP_SHAPE, DType::F32, LAYERS) {
@@ -329,6 +340,7 @@ pub(crate) fn all() -> Vec<(Case, Vec<Contender>)> {
             }
         }
     }
+    cases.push((POOL_CASE, POOLS.to_vec()));
     cases
 }
 
@@ -363,6 +375,7 @@ pub(crate) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
         case(four, mib(186), DType::Bf16, &[TCP, TCP_BITWISE]),
         case(shape(4, 8), kib(4), f32, &[TCP]),
         case(shape(4, 8), mib(64), f32, &[TCP, GLOO, INTEL_MPI_SHM]),
+        (POOL_CASE, POOLS.to_vec()),
     ]
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -16,7 +17,10 @@ use crate::network::Network;
 const LINK: &str = "tcp";
 
 /// The parameters of a sidecar.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Words {
+    /// Threads that compute. None: this node's share of the machine's processors.
+    pub(crate) workers: Option<usize>,
     pub(crate) checksum: &'static str,
     /// What becomes of the job when a node is lost; whether results have to be stable follows from it.
     pub(crate) on_peer_loss: &'static str,
@@ -36,6 +40,7 @@ pub(crate) struct Served {
 pub(crate) const fn words(transport: Transport) -> Words {
     match transport {
         Transport::Tcp => Words {
+            workers: None,
             checksum: "off",
             on_peer_loss: "Restart",
             port: 9404,
@@ -43,9 +48,9 @@ pub(crate) const fn words(transport: Transport) -> Words {
         },
         Transport::TcpChecked => Words {
             checksum: "on",
-            on_peer_loss: "Restart",
             port: 9424,
             metrics: "127.0.0.1:9422",
+            ..words(Transport::Tcp)
         },
         Transport::TcpStable => Words {
             on_peer_loss: "Shrink",
@@ -56,15 +61,29 @@ pub(crate) const fn words(transport: Transport) -> Words {
     }
 }
 
+/// A node by itself, with so many threads that compute: one or two.
+pub(crate) const fn pool(threads: usize) -> Words {
+    let (port, metrics) = if threads == 1 {
+        (9444, "127.0.0.1:9442")
+    } else {
+        (9454, "127.0.0.1:9452")
+    };
+    Words {
+        workers: Some(threads),
+        port,
+        metrics,
+        ..words(Transport::Tcp)
+    }
+}
+
 pub(crate) fn start(
     program: &Path,
     network: &Network,
     shape: Shape,
-    transport: Transport,
+    words: &Words,
 ) -> Result<Gang> {
     let mut conductor = Conductor::new()?;
-    let Served { sidecars, run_dirs } =
-        serve(&mut conductor, program, network, shape, &words(transport))?;
+    let Served { sidecars, run_dirs } = serve(&mut conductor, program, network, shape, words)?;
     for (node, run_dir) in network.nodes.iter().zip(&run_dirs) {
         for local_rank in 0..shape.procs {
             let mut rank = node.command(program);
@@ -87,6 +106,7 @@ pub(crate) fn serve(
     words: &Words,
 ) -> Result<Served> {
     let &Words {
+        workers,
         checksum,
         on_peer_loss,
         port,
@@ -118,6 +138,10 @@ pub(crate) fn serve(
         serve.arg("--run-dir").arg(run_dir);
         serve.args(["--rank", &rank.to_string(), "--metrics-listen", metrics]);
         serve.args(["--transport", LINK, "--checksum", checksum]);
+        // Nodes share this machine; on one of its own each would have all processors.
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let workers = workers.unwrap_or((processors / shape.nodes).max(1));
+        serve.args(["--workers", &workers.to_string()]);
         sidecars.insert(conductor.start(&serve)?);
     }
     conductor.wait("the sidecars join", || {
@@ -128,7 +152,8 @@ pub(crate) fn serve(
             status.is_ok_and(|status| status.success())
         })
     })?;
-    for rank in 0..shape.nodes {
+    // A node by itself has no links.
+    for rank in (0..shape.nodes).filter(|_| shape.nodes > 1) {
         let log = conductor.log(rank)?;
         let said = format!("\"transport\":\"{LINK}\"");
         let mut links = log.lines().filter(|line| line.contains("\"transport\":\""));

@@ -13,7 +13,8 @@ const LEGEND: &str = "
 A time is the slowest rank's, from a barrier that sleeps to the end of its own call; 50 calls in a row up to 64 KiB, 10 up
 to 1 MiB. Medians of barriers, then of rounds (of the quiet ones if any). alg = bytes / time, bus = alg * 2(ws-1)/ws with ws ranks. `+ copies`: private
 tensors are copied into shared buffers and the results out; without, both lie in shared memory. cpu: processor time of
-a call, of all ranks and of all sidecars. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
+a call, of all ranks and of all sidecars; s/GB: the same by the load's bytes. A node's sidecar has its share of this machine's processors
+as threads that compute, `pool of`: so many. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
 shrink: in a job that goes on after losses. ddp: a training step, with the exchange of its gradients; its rates are the layers' bytes by the step's time. Exposed: less a step alone.
 Floor of 2 x 1 over tcp = 2S / (tcp, both ways) + 3S / (memcpy, 2 threads): each byte crosses once each way and is added
 once, by one node: two reads and a write. `Nodes` share this machine's cores and memory: ratios hold, rates do not travel.";
@@ -39,8 +40,17 @@ pub(crate) fn print(results: &Results) {
         );
     }
     println!(
-        "\nresults\n  {:<24} {:<24} {:>10} {:>10} {:>9} {:>9} {:>10} {:>10}",
-        "case", "who", "median", "p99", "alg GB/s", "bus GB/s", "cpu ranks", "sidecars"
+        "\nresults\n  {:<24} {:<24} {:>10} {:>10} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8}",
+        "case",
+        "who",
+        "median",
+        "p99",
+        "alg GB/s",
+        "bus GB/s",
+        "cpu ranks",
+        "sidecars",
+        "s/GB ranks",
+        "sidecars"
     );
     let mut last = None;
     for (case, contender, figures) in results.all() {
@@ -50,17 +60,20 @@ pub(crate) fn print(results: &Results) {
             case.to_string()
         };
         last = Some(case);
-        let rate = case.load.total() as f64 / figures.median.as_secs_f64() / 1e9;
+        let gigabytes = case.load.total() as f64 / 1e9;
+        let rate = gigabytes / figures.median.as_secs_f64();
         let world = case.shape.world() as f64;
         let cpu = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
         println!(
-            "  {name:<24} {:<24} {:>10} {:>10} {rate:>9.3} {:>9.3} {:>10} {:>10} {}",
+            "  {name:<24} {:<24} {:>10} {:>10} {rate:>9.3} {:>9.3} {:>10} {:>10} {:>10.3} {:>8.3} {}",
             contender.to_string(),
             Short(figures.median).to_string(),
             Short(figures.p99).to_string(),
             rate * 2.0 * (world - 1.0) / world,
             cpu(figures.ranks.total()),
             cpu(figures.sidecars.total()),
+            figures.ranks.total() / gigabytes,
+            figures.sidecars.total() / gigabytes,
             if is_noisy(&figures) { "!" } else { "" },
         );
     }

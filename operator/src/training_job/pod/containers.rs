@@ -16,6 +16,8 @@ const SHARED_MEMORY_PATH: &str = "/dev/shm";
 const SIDECAR: &str = "/usr/bin/hfreduce-sidecar";
 /// The sidecar image's user: it needs no right that root has.
 const SIDECAR_USER: u32 = 65_532;
+/// How many threads compute in a sidecar.
+const WORKERS: &str = "FIREFLYER_HFREDUCE_WORKERS";
 /// The startup probe gives a gang ten minutes to join before the kubelet restarts a sidecar.
 const JOIN_PROBES: u32 = 600;
 
@@ -37,6 +39,11 @@ pub(super) fn sidecar(
     ];
     env.extend(place(job, class, rank));
     let flags = settings.sidecar_env.iter();
+    if !flags.clone().any(|(name, _)| name == WORKERS) {
+        // Nothing limits its processors: it takes as many as it requests.
+        let requested = json!({"resourceFieldRef": {"resource": "requests.cpu"}});
+        env.push(json!({"name": WORKERS, "valueFrom": requested}));
+    }
     env.extend(flags.map(|(name, value)| variable(name, value)));
     json!({
         "name": names::CONTAINER_HFREDUCE,

@@ -44,6 +44,40 @@ fn what_is_exposed_is_what_a_step_takes_longer_than_alone() {
 }
 
 #[test]
+fn a_second_thread_is_held_against_what_it_gains_memcpy() {
+    let mut results = Results::default();
+    for (contender, milliseconds, used) in [(POOLS[0], 30, 0.03), (POOLS[1], 20, 0.036)] {
+        let figures = Figures {
+            sidecars: Seconds {
+                user: used,
+                system: 0.0,
+            },
+            ..figures(milliseconds)
+        };
+        results.add(POOL_CASE, contender, figures);
+    }
+    let [gains, costs] = second_thread(&results);
+    assert!(gains.value.unwrap_err().contains("memcpy"));
+    assert_eq!(
+        (costs.holds(), costs.seen()),
+        (Some(false), "1.20 x".to_owned())
+    );
+    for (threads, value) in [(1, 10.0), (2, 16.0)] {
+        let sample = Sample {
+            value,
+            others: 0.0,
+            quiet: true,
+        };
+        results.add_limit(Limit::Memcpy(threads), sample);
+    }
+    let [gains, _] = second_thread(&results);
+    assert_eq!(
+        (gains.holds(), gains.seen()),
+        (Some(true), "0.94 x".to_owned())
+    );
+}
+
+#[test]
 fn where_gloo_exposes_next_to_nothing_there_is_no_ratio() {
     let none = bar(1000, 1050, 1010);
     assert_eq!(none.holds(), None);
