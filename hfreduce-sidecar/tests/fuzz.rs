@@ -132,7 +132,7 @@ fn descriptor(rng: &mut Rng) -> OwnedFd {
 
 /// Says something over an attach socket, with descriptors that may be none of ours.
 fn say(rng: &mut Rng, channel: &AttachChannel) {
-    let message = match rng.below(7) {
+    let message = match rng.below(8) {
         5 => ClientMessage::Ranks {
             ranks: (0..rng.below(4)).map(|_| rng.below(3) as u32).collect(),
         },
@@ -152,6 +152,7 @@ fn say(rng: &mut Rng, channel: &AttachChannel) {
         },
         4 => restore_segment(rng),
         1 => ClientMessage::Allocate { bytes: number(rng) },
+        7 => ClientMessage::Whom { group: number(rng) },
         2 => ClientMessage::Free {
             segment: number(rng) as u32,
         },

@@ -49,6 +49,14 @@ fn an_operation_that_waits_says_for_whom_and_a_late_rank_is_charged_for_it() {
     let waits_for = &complete["operations"][0]["waitsFor"];
     assert_eq!(*waits_for, json!(["node 1 (worker-1)"]), "{complete}");
 
+    let whom = |at: usize| early[at].waits_for(tickets[at].1, PATIENCE).unwrap();
+    assert_eq!(whom(2), "on node 1 rank 3 has not called it");
+    assert!(
+        whom(0).starts_with("node 1 (worker-1) has not sent its part"),
+        "{}",
+        whom(0)
+    );
+
     let since = Instant::now();
     run(late, sum(1), &one).unwrap();
     let waited = since.elapsed();

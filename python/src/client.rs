@@ -17,8 +17,11 @@ use pyo3::prelude::*;
 use crate::call::Call;
 use crate::error::raise;
 use crate::gpu::{self, Gpu};
-use crate::waiting::interruptibly;
+use crate::waiting::{interruptibly, interruptibly_or};
 use crate::{copying, memory};
+
+/// How long an error that time was up waits for the sidecar to say whom for.
+const WHOM: Duration = Duration::from_secs(2);
 
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -88,7 +91,15 @@ impl Client {
         timeout: f64,
     ) -> PyResult<hfreduce_client::client::Output> {
         let timeout = seconds(timeout)?;
-        let output = interruptibly(py, timeout, |limit| self.inner.wait(ticket.0, limit));
+        let output = interruptibly_or(
+            py,
+            timeout,
+            |limit| self.inner.wait(ticket.0, limit),
+            |error| match self.inner.waits_for(ticket.0, WHOM) {
+                Ok(whom) => error.because(whom),
+                Err(_unknown) => error,
+            },
+        );
         if self.inner.test(ticket.0).is_err() {
             // It is over, and not to be waited for again.
             self.read().remove(&ticket.0);

@@ -16,7 +16,17 @@ const SLICE: Duration = Duration::from_millis(100);
 pub(crate) fn interruptibly<T: Send>(
     py: Python<'_>,
     limit: Duration,
+    attempt: impl FnMut(Duration) -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    interruptibly_or(py, limit, attempt, |error| error)
+}
+
+/// The same; `explain` may say more of the error where time is up.
+pub(crate) fn interruptibly_or<T: Send>(
+    py: Python<'_>,
+    limit: Duration,
     mut attempt: impl FnMut(Duration) -> Result<T, Error> + Send,
+    explain: impl FnOnce(Error) -> Error + Send,
 ) -> PyResult<T> {
     let start = Instant::now();
     loop {
@@ -24,7 +34,12 @@ pub(crate) fn interruptibly<T: Send>(
         match py.detach(|| in_slice(left.min(SLICE), &mut attempt)) {
             Ok(value) => return Ok(value),
             Err(error) if error.is_late() && left > SLICE => py.check_signals()?,
-            Err(error) => return Err(raise(py, &error.after(start.elapsed()))),
+            Err(error) if error.is_late() => {
+                let error = error.after(start.elapsed());
+                let error = py.detach(|| explain(error));
+                return Err(raise(py, &error));
+            }
+            Err(error) => return Err(raise(py, &error)),
         }
     }
 }

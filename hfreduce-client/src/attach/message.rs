@@ -64,6 +64,11 @@ pub enum ClientMessage {
         /// Its number.
         segment: u32,
     },
+    /// Whom does the oldest operation of a group wait for, of those that it has called? Answered with [`SidecarAnswer::Waits`].
+    Whom {
+        /// The number of the group.
+        group: u64,
+    },
     /// Leaving on purpose.
     Detach,
 }
@@ -142,6 +147,11 @@ pub enum SidecarAnswer {
     Gone {
         /// Its number.
         segment: u32,
+    },
+    /// Whom an operation waits for.
+    Waits {
+        /// In words; empty for nobody.
+        whom: String,
     },
     /// The last request is refused.
     Refused {

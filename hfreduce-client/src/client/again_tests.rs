@@ -62,6 +62,7 @@ fn operations_in_flight_go_on_with_the_next_sidecar_in_their_order() {
             | ClientMessage::RestoreSegment { .. }
             | ClientMessage::Allocate { .. }
             | ClientMessage::Free { .. }
+            | ClientMessage::Whom { .. }
             | ClientMessage::Detach => None,
         })
         .collect();
@@ -181,6 +182,7 @@ fn the_next_sidecar_learns_of_each_group_what_was_delivered_in_it() {
             | ClientMessage::RestoreSegment { .. }
             | ClientMessage::Allocate { .. }
             | ClientMessage::Free { .. }
+            | ClientMessage::Whom { .. }
             | ClientMessage::Detach => {}
         }
     }

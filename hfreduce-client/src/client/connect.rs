@@ -84,6 +84,7 @@ pub(super) fn attachment(
         | SidecarAnswer::Taken { .. }
         | SidecarAnswer::Noted
         | SidecarAnswer::Over { .. }
+        | SidecarAnswer::Waits { .. }
         | SidecarAnswer::Input { .. }
         | SidecarAnswer::Result { .. }
         | SidecarAnswer::Gone { .. } => return Err(unexpected()),

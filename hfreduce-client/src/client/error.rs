@@ -70,12 +70,14 @@ pub enum Error {
         why: String,
     },
     /// The operation is not finished; it goes on and can be waited for again.
-    #[error("{call} timed out after {waited:?}: a rank has not called it, or is slow")]
+    #[error("{call} timed out after {waited:?}: {why}")]
     Timeout {
         /// The operation.
         call: Call,
         /// How long was waited.
         waited: Duration,
+        /// Whom it waits for, as far as is known.
+        why: String,
     },
     /// As many calls of its kind are in flight as may be, and none ends.
     #[error(
@@ -122,6 +124,9 @@ pub enum Error {
     },
 }
 
+/// What is said of an operation as long as nobody knows whom it waits for.
+pub(super) const LATE: &str = "a rank has not called it, or is slow";
+
 impl Error {
     /// Whether it only says that the time given was too short: the same may be tried again, and goes on where it was.
     pub fn is_late(&self) -> bool {
@@ -137,6 +142,17 @@ impl Error {
         | Self::NoAnswer { waited, .. } = &mut self
         {
             *waited = all;
+        }
+        self
+    }
+
+    /// The same error of an operation that waits for somebody.
+    #[must_use]
+    pub fn because(mut self, whom: String) -> Self {
+        if let Self::Timeout { why, .. } = &mut self
+            && !whom.is_empty()
+        {
+            *why = whom;
         }
         self
     }

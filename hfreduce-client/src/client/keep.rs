@@ -195,6 +195,7 @@ impl Handover<'_> {
                 | SidecarAnswer::Taken { .. }
                 | SidecarAnswer::Noted
                 | SidecarAnswer::Over { .. }
+                | SidecarAnswer::Waits { .. }
                 | SidecarAnswer::Input { .. } => return Err(Error::Unexpected { request }),
             }
         }

@@ -25,6 +25,7 @@ mod connect;
 mod error;
 mod groups;
 mod keep;
+mod late;
 mod open;
 mod shared;
 mod state;
@@ -304,7 +305,11 @@ impl Client {
             let waited = start.elapsed();
             if waited >= timeout {
                 let call = state.call(ticket.0)?;
-                return Err(Error::Timeout { call, waited });
+                return Err(Error::Timeout {
+                    call,
+                    waited,
+                    why: error::LATE.to_owned(),
+                });
             }
             state = shared.sleep(state, timeout - waited);
         }

@@ -66,6 +66,8 @@ pub(super) struct State {
     pub(super) answers: VecDeque<Result<InputSegment, String>>,
     /// Whether the sidecar has been asked for a segment and has not answered.
     pub(super) is_asked: bool,
+    /// Whom an operation waits for, of which the sidecar was asked last.
+    pub(super) whom: Option<String>,
     pub(super) spin: Spin,
     /// Whether a thread sleeps; others wait until it has looked.
     pub(super) sleeper: bool,
@@ -101,6 +103,7 @@ impl State {
             members: VecDeque::new(),
             answers: VecDeque::new(),
             is_asked: false,
+            whom: None,
             spin: Spin::default(),
             sleeper: false,
             waiters: 0,
@@ -320,6 +323,7 @@ impl State {
                 self.is_asked = false;
                 self.answers.push_back(Err(reason));
             }
+            SidecarAnswer::Waits { whom } => self.whom = Some(whom),
             SidecarAnswer::Over { groups } => self.groups.forget(&groups),
             SidecarAnswer::Attached { .. } | SidecarAnswer::Taken { .. } | SidecarAnswer::Noted => {
                 return Err(Error::Unexpected { request: "attach" });

@@ -90,6 +90,10 @@ pub(super) fn echo(listener: &Listener, limit: usize, lasts: Option<usize>) -> V
                     inputs.insert(segment, input);
                 }
                 ClientMessage::Free { segment } => drop(inputs.remove(&segment)),
+                ClientMessage::Whom { .. } => {
+                    let whom = "rank 5 has not called it".to_owned();
+                    channel.send(&SidecarAnswer::Waits { whom }, &[]).unwrap();
+                }
                 ClientMessage::Detach => return received,
             }
         }

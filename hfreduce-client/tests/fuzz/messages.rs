@@ -30,7 +30,7 @@ pub(crate) fn send_raw(channel: &AttachChannel, packet: &[u8], fds: &[BorrowedFd
 }
 
 pub(crate) fn to_sidecar(rng: &mut Rng) -> ClientMessage {
-    match rng.below(7) {
+    match rng.below(8) {
         0 => ClientMessage::Attach {
             version: hfreduce_client::attach::VERSION,
             local_rank: rng.range(0..4) as u32,
@@ -57,6 +57,9 @@ pub(crate) fn to_sidecar(rng: &mut Rng) -> ClientMessage {
         1 => ClientMessage::Allocate {
             bytes: damage::number(rng),
         },
+        7 => ClientMessage::Whom {
+            group: damage::number(rng),
+        },
         2 => ClientMessage::Free {
             segment: rng.range(0..4) as u32,
         },
@@ -66,7 +69,10 @@ pub(crate) fn to_sidecar(rng: &mut Rng) -> ClientMessage {
 
 fn to_client(rng: &mut Rng) -> SidecarAnswer {
     let (segment, bytes) = (rng.range(0..9) as u32, damage::number(rng));
-    match rng.below(9) {
+    match rng.below(10) {
+        9 => SidecarAnswer::Waits {
+            whom: format!("rank {segment}"),
+        },
         5 => SidecarAnswer::Taken { segment },
         7 => SidecarAnswer::Noted,
         8 => SidecarAnswer::Over {

@@ -8,7 +8,8 @@ use hfreduce_client::entry::{
 };
 use hfreduce_client::{Call, DType, Numerics, OpKind, ReduceOp};
 use link::ring::{
-    self, CAPACITY, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS, WaitOn, WakeFor,
+    self, CAPACITY, COMPLETION_CAPACITY, COMPLETION_WORDS, Consumer, Producer, SUBMISSION_WORDS,
+    WaitOn, WakeFor,
 };
 use link::segment::Segment;
 use sim::{Rng, damage, explore};
@@ -117,7 +118,7 @@ fn read<const WORDS: usize>(
 /// What a side does with the end that it writes.
 fn write<const WORDS: usize>(
     rng: &mut Rng,
-    end: &mut Producer<WORDS>,
+    (end, capacity): (&mut Producer<WORDS>, usize),
     entry: impl Fn(&mut Rng) -> [u64; WORDS],
 ) {
     for _ in 0..rng.below(CAPACITY) {
@@ -131,7 +132,7 @@ fn write<const WORDS: usize>(
         }
     }
     if let Ok(room) = end.room() {
-        assert!(room <= CAPACITY);
+        assert!(room <= capacity);
     }
 }
 
@@ -156,7 +157,7 @@ fn rings() {
                 damage_words(rng, &mut entry);
                 entry
             };
-            write(rng, &mut submits, damaged);
+            write(rng, (&mut submits, CAPACITY), damaged);
             if rng.chance(1, 2) {
                 scribble(rng, &control);
             }
@@ -170,7 +171,7 @@ fn rings() {
                 damage_words(rng, &mut entry);
                 entry
             };
-            write(rng, &mut outcomes, damaged);
+            write(rng, (&mut outcomes, COMPLETION_CAPACITY), damaged);
             if rng.chance(1, 2) {
                 scribble(rng, &control);
             }

@@ -35,6 +35,12 @@ impl Engine {
     pub(super) fn read_socket(&mut self, rank: usize) {
         match self.local.read_socket(rank) {
             Ok(SessionEvent::Nothing) => {}
+            Ok(SessionEvent::Asks { group }) => {
+                let sent = self.local.send_whom(rank, self.waits_for(group, rank));
+                if let Err(error) = sent {
+                    self.lose_session(rank, &error);
+                }
+            }
             Ok(SessionEvent::Detached) => {
                 // What it wrote before it left counts.
                 self.memory.hurry(true);

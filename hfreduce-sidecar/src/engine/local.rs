@@ -228,6 +228,12 @@ impl Local {
         session.map_or(Ok(()), |session| session.send_members(members))
     }
 
+    /// Says to a process whom its operation waits for.
+    pub(super) fn send_whom(&self, rank: usize, whom: String) -> Result<(), Error> {
+        let session = self.sessions.get(&rank);
+        session.map_or(Ok(()), |session| session.send_whom(whom))
+    }
+
     /// Answers what came over the socket of a process.
     pub(super) fn read_socket(&mut self, rank: usize) -> Result<SessionEvent, Error> {
         let session = self.sessions.get_mut(&rank);

@@ -1,6 +1,6 @@
 //! What the engine is doing: answered on request, and written into a file when something has failed.
 
-use collective::machine::{Frame, OpId, WORLD};
+use collective::machine::{Frame, GroupId, OpId, WORLD};
 
 use super::Engine;
 use super::waits::Who;
@@ -73,6 +73,39 @@ impl Engine {
             fallbacks: self.telemetry.metrics().fallbacks.get(),
             placement: self.places.report.clone(),
             history: self.telemetry.flight_recorder().lines(self.now()),
+        }
+    }
+
+    /// Whom the oldest operation of a group waits for, of those that a local rank has called, in words.
+    pub(super) fn waits_for(&self, group: GroupId, rank: usize) -> String {
+        let operations = self.driver.machine().in_flight().into_iter();
+        let called = operations.filter(|one| one.group == group && one.joined.contains(&rank));
+        let Some(oldest) = called.min_by_key(|one| one.op) else {
+            return String::new();
+        };
+        let own = self.members.rank_of(self.driver.config().node);
+        if !oldest.missing.is_empty() {
+            let missing = oldest
+                .missing
+                .iter()
+                .map(|rank| self.local.global(*rank).to_string());
+            let missing: Vec<_> = missing.collect();
+            return format!(
+                "on node {own} rank {} has not called it",
+                missing.join(", ")
+            );
+        }
+        let nodes = oldest.waits_for.iter().map(|peer| {
+            let (rank, name) = (self.members.rank_of(*peer), self.members.name(*peer));
+            format!("node {rank} ({name})")
+        });
+        let nodes: Vec<_> = nodes.collect();
+        match nodes.is_empty() {
+            true => String::new(),
+            false => format!(
+                "{} has not sent its part, so a rank there or behind it has not called it, or is slow",
+                nodes.join(", ")
+            ),
         }
     }
 

@@ -123,6 +123,11 @@ impl Begin {
 pub enum SessionEvent {
     /// Nothing that concerns others.
     Nothing,
+    /// The process wants to know whom the oldest operation waits for that it has called in a group.
+    Asks {
+        /// The number of the group.
+        group: GroupId,
+    },
     /// The process leaves in good order.
     Detached,
 }
@@ -218,6 +223,7 @@ impl Session {
             };
             match message {
                 ClientMessage::Attach { .. } => return Err(Error::Twice),
+                ClientMessage::Whom { group } => return Ok(SessionEvent::Asks { group }),
                 ClientMessage::Detach => return Ok(SessionEvent::Detached),
                 ClientMessage::Ranks { .. } | ClientMessage::Group(_) if self.is_restored() => {
                     return Err(Error::RestoresGroup);
@@ -257,6 +263,11 @@ impl Session {
     /// Sends the members of an epoch.
     pub fn send_members(&self, members: Members) -> Result<(), Error> {
         self.say(&SidecarAnswer::Members(members), &[])
+    }
+
+    /// Says whom an operation waits for.
+    pub fn send_whom(&self, whom: String) -> Result<(), Error> {
+        self.say(&SidecarAnswer::Waits { whom }, &[])
     }
 
     fn answer(&self, done: SidecarAnswer, outcome: Result<(), String>) -> Result<(), Error> {

@@ -137,6 +137,19 @@ impl State {
             .ok_or(Error::UnknownTicket(ticket))
     }
 
+    /// The group of a collective in flight; none of what is over, or under way between two ranks.
+    pub(in crate::client) fn group_of(&self, ticket: u64) -> Result<Option<u64>, Error> {
+        let operation = self.operations.get(&ticket);
+        let operation = operation.ok_or(Error::UnknownTicket(ticket))?;
+        if operation.end.is_some() || operation.call.kind.is_between_two() {
+            return Ok(None);
+        }
+        Ok(match operation.submission {
+            Submission::Call { group, .. } => Some(group),
+            Submission::Open { .. } | Submission::Release { .. } => None,
+        })
+    }
+
     pub(in crate::client) fn is_finished(&self, ticket: u64) -> Result<bool, Error> {
         let operation = self.operations.get(&ticket);
         operation
