@@ -213,19 +213,9 @@ pub async fn volumes_do_not_need_the_control_plane(context: Context) -> Result<(
             .map(|node| node.run(&["ip", "route", verb, "blackhole", &address]))
             .collect::<Result<Vec<_>, _>>()
     };
-    let retries = |times: &str| {
-        let setting = format!("net.ipv4.tcp_retries2={times}");
-        let nodes = context.cluster.nodes();
-        nodes
-            .map(|node| node.run(&["sysctl", "--quiet", "--write", &setting]))
-            .collect::<Result<Vec<_>, _>>()
-    };
     // No node, and so no operator, reaches the API server.
     route("add")?;
-    // A kubelet gives its connection up meanwhile, and has not to be waited for after it: by default that takes minutes.
-    retries("5")?;
     tokio::time::sleep(OUTAGE).await;
-    retries("15")?;
     route("del")?;
     for node in context.cluster.nodes() {
         context.node_ready(node.name(), true, NODE_LOSS).await?;

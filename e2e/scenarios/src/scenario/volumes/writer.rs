@@ -10,7 +10,7 @@ use crate::pods::Pods;
 use crate::scenario::START;
 
 /// Writes files whose content follows from their number, and prints each number once the file is durable and has its
-/// name: until there is a file `stop`.
+/// name: until there is a file `stop`. So many a second at most that all of them are looked at soon, however fast the disk is.
 pub(super) const WRITES: &str = r#"set -e
 i=0
 while [ ! -e stop ]; do
@@ -19,6 +19,7 @@ while [ ! -e stop ]; do
   dd if=/tmp/part of=new bs=16k conv=fsync 2> /dev/null
   mv new $i
   echo $i
+  sleep 0.05
 done"#;
 
 /// Looks whether all files up to the last one are there, whole, and no others.
