@@ -106,9 +106,9 @@ DIFFERENCES = {
     ),
     "types of the same bytes": (
         lambda: broadcast(32, torch.bool),
-        lambda: broadcast(4, torch.complex64),
+        lambda: broadcast(16, torch.int16),
         "broadcast(32 x u8, root 0, the bytes of 32 x bool)",
-        "broadcast(32 x u8, root 0, the bytes of 4 x complex64)",
+        "broadcast(32 x u8, root 0, the bytes of 16 x int16)",
     ),
     "a type of the sidecar and one that is its size": (
         lambda: all_gather(torch.uint8),
