@@ -305,7 +305,7 @@ fn processors() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Sender, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::{Duration, Instant};
 
     use collective::numerics::Form;
@@ -332,14 +332,16 @@ mod tests {
         Workers::new(options, Stop::new().unwrap())
     }
 
-    /// Threads that begin a piece of work only when they are allowed to.
-    fn held(threads: usize) -> (Workers, Sender<()>) {
+    /// Threads that begin a piece of work only when they are allowed to, and say that they have one.
+    fn held(threads: usize) -> (Workers, Sender<()>, Receiver<()>) {
         let (allow, allowed) = channel::<()>();
+        let (takes, taken) = channel();
         let allowed = Mutex::new(allowed);
         let before = Before::call(move || {
+            takes.send(()).ok();
             allowed.lock().unwrap().recv().ok();
         });
-        (workers(threads, before), allow)
+        (workers(threads, before), allow, taken)
     }
 
     /// Copies the first bytes to a place behind them.
@@ -422,7 +424,7 @@ mod tests {
     #[test]
     fn workers_have_no_more_than_they_may_have() {
         let block = block();
-        let (mut workers, allow) = held(2);
+        let (mut workers, allow, _taken) = held(2);
         let mut given = 0;
         while !workers.are_busy() {
             assert!(
@@ -442,7 +444,7 @@ mod tests {
     #[test]
     fn who_sleeps_is_woken_for_the_last_piece() {
         let block = block();
-        let (mut workers, allow) = held(2);
+        let (mut workers, allow, _taken) = held(2);
         assert!(workers.hand_over(Ticket(0), copy(&block, 0)).is_none());
         assert!(workers.sleep(WaitOn::Futex));
         allow.send(()).unwrap();
@@ -458,7 +460,7 @@ mod tests {
     #[test]
     fn nothing_is_read_or_written_when_the_workers_are_gone() {
         let block = block();
-        let (mut workers, allow) = held(2);
+        let (mut workers, allow, taken) = held(2);
         for place in 0..5 {
             assert!(
                 workers
@@ -467,6 +469,7 @@ mod tests {
             );
         }
         assert!(block.write(0..BYTES).is_err());
+        taken.recv_timeout(PATIENCE).unwrap();
         let (ended, end) = channel();
         let dropped = thread::spawn(move || {
             drop(workers);
