@@ -340,6 +340,16 @@ impl AddAssign for Counts {
     }
 }
 
+/// Removes what a run that was interrupted has left, if there is anything.
+fn remove_partial(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("failed to remove {}", folder.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// The trainer's base as a folder; unpacked once per base.
 pub(crate) fn unpacked(base: &Path) -> Result<PathBuf> {
     let started = Instant::now();
@@ -350,12 +360,7 @@ pub(crate) fn unpacked(base: &Path) -> Result<PathBuf> {
         report::line("trainer root", StepOutcome::Cached, started.elapsed());
         return Ok(root);
     }
-    match fs::remove_dir_all(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("failed to remove {}", partial.display()));
-        }
-        Ok(()) | Err(_) => {}
-    }
+    remove_partial(&partial)?;
     fs::create_dir_all(&partial).context("failed to make a folder for the trainer's root")?;
     command::run(
         Command::new("tar")

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
-use std::{fs, io};
 
 use ::cluster::{StepOutcome, command, paths};
 use anyhow::{Context as _, Result, ensure};
@@ -76,12 +76,7 @@ pub(super) fn installed() -> Result<PathBuf> {
         return Ok(folder);
     }
     let partial = folder.with_extension("partial");
-    match fs::remove_dir_all(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("failed to remove {}", partial.display()));
-        }
-        Ok(()) | Err(_) => {}
-    }
+    super::remove_partial(&partial)?;
     let mut install = Command::new(trainer::pip()?);
     install.args(["install", "--quiet", "--no-deps", "--only-binary=:all:"]);
     install.args(TARGET).arg("--target").arg(&partial);
