@@ -44,6 +44,11 @@ impl Members {
         self.name_of(self.rank_of(node)).unwrap_or("")
     }
 
+    /// A member as people look for it: `node 1 (worker-1)`.
+    pub(super) fn described(&self, node: usize) -> String {
+        format!("node {} ({})", self.rank_of(node), self.name(node))
+    }
+
     fn name_of(&self, rank: usize) -> Option<&str> {
         let name = self.names.get(rank).map(String::as_str);
         name.filter(|name| !name.is_empty())

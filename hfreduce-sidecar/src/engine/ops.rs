@@ -19,13 +19,7 @@ impl Engine {
     }
 
     pub(super) fn ops(&self) -> Ops {
-        let node = |peer: &usize| {
-            format!(
-                "node {} ({})",
-                self.members.rank_of(*peer),
-                self.members.name(*peer)
-            )
-        };
+        let node = |peer: &usize| self.members.described(*peer);
         let operation = |status: collective::machine::OperationStatus| Operation {
             group: status.group,
             operation: status.op,
@@ -95,11 +89,8 @@ impl Engine {
                 missing.join(", ")
             );
         }
-        let nodes = oldest.waits_for.iter().map(|peer| {
-            let (rank, name) = (self.members.rank_of(*peer), self.members.name(*peer));
-            format!("node {rank} ({name})")
-        });
-        let nodes: Vec<_> = nodes.collect();
+        let nodes = oldest.waits_for.iter();
+        let nodes: Vec<_> = nodes.map(|peer| self.members.described(*peer)).collect();
         match nodes.is_empty() {
             true => String::new(),
             false => format!(
