@@ -29,7 +29,7 @@ impl ByHand {
     }
 
     /// Its answer to a process that attaches.
-    fn welcome(&self, channel: &AttachChannel) {
+    fn accept_attach(&self, channel: &AttachChannel) {
         let attached = SidecarAnswer::Attached {
             control_bytes: self.control.len() as u64,
             standing: standing(0),
@@ -43,7 +43,7 @@ impl ByHand {
     fn attach(mut self) -> (Client, AttachChannel) {
         is_late(self.attaching.go_on(Duration::ZERO).unwrap_err());
         let channel = self.listener.accept().unwrap().unwrap();
-        self.welcome(&channel);
+        self.accept_attach(&channel);
         let client = self.attaching.go_on(PATIENCE).unwrap();
         assert!(asked(&channel).len() == 1);
         (client, channel)
@@ -76,7 +76,7 @@ fn a_sidecar_that_answers_late_is_asked_to_attach_once() {
     }
     let channel = hand.listener.accept().unwrap().unwrap();
     assert!(hand.listener.accept().unwrap().is_none(), "one connection");
-    hand.welcome(&channel);
+    hand.accept_attach(&channel);
     let client = hand.attaching.go_on(PATIENCE).unwrap();
     assert_eq!(client.standing(), standing(0));
     let said = asked(&channel);
