@@ -38,12 +38,14 @@ impl<'a> Pods<'a> {
         Self::with(name, script, mounts, json!(volumes))
     }
 
-    /// A pod that runs a script once on a node, with a claim at [`DATA`].
+    /// A pod that runs a script once on a node, with a claim at [`DATA`]. The scheduler puts it there when the claim is bound,
+    /// whatever taints the node has: a kubelet that finds it unbound tries again after 10 to 15 s.
     pub fn on_claim(name: &str, script: &str, claim: &str, node: &str) -> Value {
         let mounts = json!([{"name": "data", "mountPath": DATA}]);
         let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
         let mut pod = Self::with(name, script, mounts, volumes);
-        pod["spec"]["nodeName"] = json!(node);
+        pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+        pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
         pod
     }
 
