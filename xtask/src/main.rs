@@ -20,6 +20,7 @@ mod demo;
 mod faults;
 mod fuzz;
 mod r#gen;
+mod gpu;
 mod images;
 mod inherited;
 mod lint;
@@ -65,6 +66,7 @@ const VERBS: &[Verb] = &[
     images::VERB,
     python::VERB,
     posix::VERB,
+    gpu::VERB,
     r#gen::VERB,
     lint::VERB,
     tidy::VERB,

@@ -290,7 +290,7 @@ impl Root {
 }
 
 /// Builds the stand-in for a GPU's driver; the folder that it is in.
-fn drivers() -> Result<PathBuf> {
+pub(crate) fn drivers() -> Result<PathBuf> {
     let example = ["--package", "hfreduce-client", "--example", "fake_cuda"];
     cargo::build("stand-in driver", &example)?;
     // target/debug/xtask and target/debug/examples.
@@ -341,7 +341,7 @@ impl AddAssign for Counts {
 }
 
 /// Removes what a run that was interrupted has left, if there is anything.
-fn remove_partial(folder: &Path) -> Result<()> {
+pub(crate) fn remove_partial(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("failed to remove {}", folder.display()))

@@ -56,7 +56,8 @@ Stages, in this order. `tools`, `base` and `csi` start together with `tidy`:
             delete it                         images   container images, no engine
   python    the wheel against real sidecars   cluster  T4 and T5: scenarios on real and simulated
   newest    python again over the newest               nodes
-            PyTorch, with --all
+            PyTorch, with --all             gpu       the archive of GPU checks on
+                                                      a stand-in, with --all
 
   --all          run all tests
   --base REV     compare with the commit where the branch left REV (default: HEAD^)
@@ -159,6 +160,8 @@ fn stages(chosen: &[&str]) -> Result<Vec<Stage>> {
     if chosen.contains(&"--all") {
         // Another PyTorch takes 1.4 GB, and the tests once more.
         stages.push(verb("newest", &["python", "--newest"]));
+        // A compiler for old C libraries takes 400 MB, and builds everything once more.
+        stages.push(verb("gpu", &["gpu", "--check"]));
     }
     Ok(stages)
 }

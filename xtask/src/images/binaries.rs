@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -77,6 +78,20 @@ fn take_over(from: &Path, to: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("failed to copy {}", from.display()))
 }
 
+/// Has cargo build programs that need no library of the machine that they run on.
+pub(crate) fn link_statically(build: &mut Command) -> anyhow::Result<()> {
+    let target = host()?;
+    let variable = format!(
+        "CARGO_TARGET_{}_RUSTFLAGS",
+        target.to_uppercase().replace('-', "_")
+    );
+    // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
+    // flags' reach.
+    build.env(variable, "-C target-feature=+crt-static");
+    build.args(["--target", &target]);
+    Ok(())
+}
+
 fn compile(linking: Linking, packages: &[&str], example: Option<&str>) -> anyhow::Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -86,15 +101,7 @@ fn compile(linking: Linking, packages: &[&str], example: Option<&str>) -> anyhow
         .current_dir(root())
         .args(["build", "--release", "--locked"]);
     if linking == Linking::Static {
-        let target = host()?;
-        let variable = format!(
-            "CARGO_TARGET_{}_RUSTFLAGS",
-            target.to_uppercase().replace('-', "_")
-        );
-        // An explicit target keeps build scripts and procedural macros, which are dynamic, out of the
-        // flags' reach.
-        build.env(variable, "-C target-feature=+crt-static");
-        build.args(["--target", &target]);
+        link_statically(&mut build)?;
     }
     for package in packages {
         build.args(["--package", package]);

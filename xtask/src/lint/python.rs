@@ -37,6 +37,7 @@ pub(super) fn check() -> Result<()> {
         "--cache-dir",
         "/dev/null",
         "python/fireflyer",
+        "python/gpu/gpu_checks",
     ]);
     clean("python types", &mut mypy)
 }
