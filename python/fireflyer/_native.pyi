@@ -3,7 +3,7 @@
 Times are in seconds. Methods may be called from any thread, and raise `HFReduceError`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, final
 
@@ -101,9 +101,33 @@ class Gpu:
     def uuid(self) -> bytes: ...
     def linked(self) -> list[bytes]: ...
     def event(self, stream: int) -> Event: ...
-    def fetch(
-        self, sources: Sequence[tuple[int, int]], arena: Arena, offset: int, stream: int
-    ) -> Copy: ...
+
+@final
+class GpuQueue:
+    """The collectives of a group's tensors on GPUs."""
+
+    def __new__(cls, client: Client, group: Group | None = None) -> GpuQueue: ...
+    def begin(
+        self,
+        gpu: Gpu,
+        parts: Sequence[
+            tuple[Call, Sequence[tuple[int, int]], Sequence[tuple[int, int, int]], int]
+        ],
+        arena: Arena,
+        stream: int,
+        inputs: Sequence[Any],
+        timeout: float,
+    ) -> GpuCollective: ...
+    def run(self, function: Callable[[], None], timeout: float) -> None: ...
+
+@final
+class GpuCollective:
+    """A collective of tensors on a GPU."""
+
+    def called(self, timeout: float) -> None: ...
+    def finish(self, timeout: float) -> None: ...
+    def gate(self, stream: int) -> None: ...
+    def settle(self) -> None: ...
 
 @final
 class Event:

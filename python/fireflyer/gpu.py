@@ -1,22 +1,22 @@
 """Tensors on a GPU: brought to memory that is shared with the sidecar and back by the GPU's copy engine.
 
-Owns the order of what happens to one. The producer's stream, a copy to the host, the call of the sidecar, its result, a
-copy back, the consumer's stream: each waits for the one before by an event, and only two threads of ours wait on the
-host. Large tensors go in parts, so that the copy of one part runs while the sidecars work on another; how a collective
-is cut into parts is here too. With a policy for NVLinks an allreduce may take another way, which is `nvlink`'s.
+The producer's stream, a copy to the host, the call of the sidecar, its result, a copy back, the consumer's stream: each
+waits for the one before by an event, and only two threads of ours wait on the host. The native module keeps that order
+within a collective. Here it is cut into parts, so that the copy of one part runs while the sidecars work on another; and
+what it needs is kept: the memory that is shared with the sidecar, and the tensors. With a policy for NVLinks an allreduce
+may take another way, which is `nvlink`'s.
 
 Tensors are held here until a thread of ours has seen the end of the copies that read or write them, whoever else drops
 them. So PyTorch's allocator cannot give their memory to another kernel, on whichever stream it was allocated, and
-`record_stream`, which would announce our stream for copies, is not needed.
+`record_stream`, which would announce our streams for copies, is not needed.
 """
 
 from __future__ import annotations
 
 import functools
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,18 +26,16 @@ from . import naming
 from .call import Call
 from .collective_error import HFReduceError
 from .completer import Completer
-from .shared import ALIGNMENT, Memory
+from .shared import ALIGNMENT, Memory, MemoryPool
 from .work import HFReduceWork
 
 if TYPE_CHECKING:
-    from ._native import Client, Copy, Event, Gpu, Group, Ticket
+    from ._native import Client, Event, Gpu, Group
     from .nvlink import Bridge
     from .pairs import Policy
 
 #: Bytes of a part: long enough that starting a copy is nothing beside it.
 PART_BYTES = 4 << 20
-#: Memories that are kept for the next tensor of their size.
-_RETAINED = 64
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,6 @@ def cut(call: Call, own: Rank, sources: list[int], targets: list[int]) -> list[S
     return steps
 
 
-class _Part:
-    """A step on its way."""
-
-    def __init__(self, step: Step, offset: int, fetched: Copy) -> None:
-        self.step, self.offset, self.fetched = step, offset, fetched
-        self.ticket: Ticket | None = None
-        self.error: HFReduceError | None = None
-        #: Set when it has been called, or could not be.
-        self.called = threading.Event()
-
-
 class GpuTransfers:
     """Carries tensors of this process's GPUs through the sidecar, for one group. With a `policy` GPUs that share an NVLink
     are added up first; `opened` gets the group that this takes. `driver` names another library than the machine's."""
@@ -115,21 +102,26 @@ class GpuTransfers:
         policy: Policy | None = None,
         opened: list[Group] | None = None,
     ) -> None:
+        from ._native import GpuQueue
+
         self._client, self._lane, self._completer, self._timeout = client, lane, completer, timeout
         self._driver = driver
         whole = client if lane is None else lane
         self._own = Rank(whole.rank, client.world_size if lane is None else lane.size)
         self._gpus: dict[int, Gpu] = {}
-        self._memories: dict[int, list[Memory]] = {}
-        self._retained = 0
-        #: Copies of results that may be under way, and the tensors that they write.
-        self._delivered: deque[tuple[Copy | Event, list[torch.Tensor]]] = deque()
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._last: threading.Event | None = None
+        self._memories = MemoryPool(client, timeout)
+        #: Waits for copies of results that may be under way; the tensors that they write, and memory that they read.
+        self._delivered: deque[tuple[Callable[[], None], list[torch.Tensor], Memory | None]] = (
+            deque()
+        )
+        self._queue = GpuQueue(client, lane)
+        #: Waits until the last collective was called.
+        self._last: Callable[[], object] | None = None
+        #: Of each GPU, a stream of PyTorch's on which futures are resolved.
+        self._futures: dict[int, torch.cuda.Stream] = {}
         self._policy = policy
         self._bridge: tuple[int, Bridge] | None = None
         self._opened = [] if opened is None else opened
-        threading.Thread(target=self._run, name="hfreduce-gpu", daemon=True).start()
 
     def submit(
         self,
@@ -165,7 +157,16 @@ class GpuTransfers:
             steps = cut(call, self._own, *starts)
             gates = self.run(work, device.index, steps, stream, inputs=sources)
         work.gate = lambda: gates(torch.cuda.current_stream(device).cuda_stream)
+        work.resolving = lambda: self._resolving(device)
         return work
+
+    def _resolving(self, device: torch.device) -> AbstractContextManager[None]:
+        """Makes a stream of its own the current one: who resolves a future makes the current stream wait for the tensors,
+        and that of a thread of ours would be the default stream, which most training runs on."""
+        stream = self._futures.get(device.index)
+        if stream is None:
+            stream = self._futures[device.index] = torch.cuda.Stream(device)
+        return torch.cuda.stream(stream)
 
     def run(
         self,
@@ -178,64 +179,35 @@ class GpuTransfers:
         """Takes the steps of a collective; completes `work` when the copies back are begun. Returns what makes a stream
         wait for them, which may be called from then on. `inputs` own the memory that the steps read: they are kept until it
         was read, because whoever calls may drop them at once, and PyTorch would give their memory to the next kernel."""
-        gpu = self._gpu(ordinal)
-        lengths = [_aligned(max(sum(n for _, n in step.sources), step.nbytes)) for step in steps]
-        memory, size = self._memory(sum(lengths))
-        parts, offset = [], 0
-        for step, length in zip(steps, lengths):
-            fetched = gpu.fetch(step.sources, memory.arena, offset, stream)
-            parts.append(_Part(step, offset, fetched))
-            offset += length
-        back: list[Copy] = []
-        held, results = list(inputs), work.result()
-
-        def call(part: _Part) -> None:
-            try:
-                # What is called before it has come would be worked on as it was.
-                part.fetched.wait()
-                if part is parts[-1]:
-                    held.clear()
-                part.ticket = self._client.submit(
-                    part.step.call, memory.arena, part.offset,
-                    group=self._lane, timeout=self._timeout,
-                )  # fmt: skip
-            except HFReduceError as error:
-                part.error = error
-            finally:
-                part.called.set()
+        gpu, offset = self._gpu(ordinal), 0
+        parts: list[tuple[Call, list[tuple[int, int]], list[tuple[int, int, int]], int]] = []
+        for step in steps:
+            parts.append((step.call, step.sources, step.targets, offset))
+            offset += _aligned(max(sum(n for _, n in step.sources), step.nbytes))
+        memory = self._memories.take(offset)
+        try:
+            collective = self._queue.begin(
+                gpu, parts, memory.arena, stream, list(inputs), timeout=self._timeout
+            )
+        except HFReduceError:
+            self._memories.give_back(memory)
+            raise
+        self._last = functools.partial(collective.called, timeout=self._timeout)
+        results = work.result()
 
         def finish() -> None:
-            first: HFReduceError | None = None
             self._settle()
-            for part in parts:
-                part.called.wait()
-                try:
-                    if part.error is not None:
-                        raise part.error
-                    assert part.ticket is not None, "it was called"
-                    copy = self._client.deliver(
-                        part.ticket, gpu, memory.arena, part.offset, part.step.targets,
-                        timeout=self._timeout,
-                    )  # fmt: skip
-                    back.append(copy)
-                    # Nor may what is written be given to anybody before it was.
-                    self._delivered.append((copy, results))
-                except HFReduceError as error:
-                    first = first or HFReduceError(naming.explain(str(error)))
-            if first is not None:
-                raise first
-            self._keep(memory, size)
+            try:
+                collective.finish(timeout=self._timeout)
+            except HFReduceError as error:
+                self._memories.lose(memory.nbytes)
+                # Some parts may be on their way back all the same.
+                self._delivered.append((collective.settle, results, None))
+                raise HFReduceError(naming.explain(str(error))) from None
+            self._delivered.append((collective.settle, results, memory))
 
-        for part in parts:
-            self._last = part.called
-            self._calls.put(functools.partial(call, part))
         self._completer.add(work, finish)
-
-        def gate(consumer: int) -> None:
-            for copy in back:
-                copy.gate(consumer)
-
-        return gate
+        return collective.gate
 
     def _crosses(self, call: Call, ordinal: int) -> Bridge | None:
         """The way over an NVLink, if this collective takes it: so says what all ranks know alike."""
@@ -279,25 +251,29 @@ class GpuTransfers:
         """As `run`, over an NVLink: an allreduce of the tensor that begins at `start`."""
         after = bridge.after(stream)
         parts = bridge.cut(start, call.count, call.item_bytes)
-        memory, size = self._memory(parts[-1].offset + _aligned(parts[-1].own[1]))
+        memory = self._memories.take(parts[-1].offset + _aligned(parts[-1].own[1]))
         arrived: list[Event] = []
         results = work.result()
 
         def finish() -> None:
             self._settle()
-            arrived.append(bridge.take_back(parts, memory))
-            self._delivered.append((arrived[0], results))
-            self._keep(memory, size)
+            try:
+                arrived.append(bridge.take_back(parts, memory))
+            except HFReduceError:
+                self._memories.lose(memory.nbytes)
+                raise
+            self._delivered.append((arrived[0].wait, results, memory))
 
-        self._last = parts[-1].called
-        self._calls.put(lambda: bridge.bring(parts, call, memory, after))
+        self._last = parts[-1].called.wait
+        bring = functools.partial(bridge.bring, parts, call, memory, after)
+        self._queue.run(bring, timeout=self._timeout)
         self._completer.add(work, finish)
         return lambda consumer: arrived[0].gate(consumer)
 
     def drain(self) -> None:
         """Waits until all that was given has been called: what is called next comes behind it on all ranks."""
         if self._last is not None:
-            self._last.wait()
+            self._last()
             self._last = None
 
     def _gpu(self, ordinal: int) -> Gpu:
@@ -311,29 +287,11 @@ class GpuTransfers:
     def _settle(self) -> None:
         """Waits for copies of results that are still under way: the sidecar gets their memory back."""
         while self._delivered:
-            # By name: the tensors that it holds must outlast the wait.
-            delivered = self._delivered.popleft()
-            delivered[0].wait()
-
-    def _memory(self, nbytes: int) -> tuple[Memory, int]:
-        size = 1 << max(nbytes - 1, ALIGNMENT).bit_length()
-        idle = self._memories.setdefault(size, [])
-        try:
-            memory = idle.pop()
-            self._retained -= 1
-        except IndexError:
-            memory = Memory(self._client, size, self._timeout)
-        return memory, size
-
-    def _keep(self, memory: Memory, size: int) -> None:
-        # The next copy into it runs behind the last copy out of it, on the same stream.
-        if self._retained < _RETAINED:
-            self._retained += 1
-            self._memories[size].append(memory)
-
-    def _run(self) -> None:
-        while True:
-            self._calls.get()()
+            # By name: the tensors must outlast the wait.
+            wait, _results, memory = self._delivered.popleft()
+            wait()
+            if memory is not None:
+                self._memories.give_back(memory)
 
 
 def _starts(tensors: list[torch.Tensor], rows: int) -> list[int]:

@@ -4,7 +4,8 @@ Each GPU of a pair gets the other's half of a tensor and adds it to its own; all
 half over their sidecars, all second ones the second half, and each pair exchanges what comes back. So half as many bytes
 cross PCIe, and the sidecars add up half as many inputs.
 
-Owns the order. On a GPU everything runs on one stream. Between the two, a process says that a copy into the other's
+Owns the order. On a GPU what goes to the host runs on one stream, what comes back on another, and the host waits between
+them. Between the two, a process says that a copy into the other's
 inbox has come when it has come: no stream ever waits for another process, which might have ended. Parts are worked on
 three at a time: while one is on its way to the host, the next one is announced, and the one after that begins. A place
 in an inbox is used again after `SLOTS` parts: who receives part n's message knows that the other is through with part n - 2,

@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,9 @@ class HFReduceWork(dist.Work):
         #: Who ends it, until it is over, and whether that is begun without anybody's waiting.
         self.completer: Completer | None = None
         self.is_hurried = False
-        #: Of tensors on a GPU: makes the current stream wait for them.
+        #: Of tensors on a GPU: makes the current stream wait for them, and sets another one for who resolves a future.
         self.gate: Callable[[], None] | None = None
+        self.resolving: Callable[[], AbstractContextManager[None]] = nullcontext
         self._source: torch.futures.Future | None = None
         self._future: torch.futures.Future | None = None
 
@@ -163,9 +165,10 @@ class HFReduceWork(dist.Work):
         return future
 
     def _resolve(self, source: torch.futures.Future) -> None:
-        if self.gate is not None:
-            self.gate()  # Who waits for the future waits for this thread's stream.
-        source.set_result(self._take_outputs())
+        with self.resolving():
+            if self.gate is not None:
+                self.gate()  # Who waits for the future waits for the stream that is current here.
+            source.set_result(self._take_outputs())
 
     def _take_outputs(self) -> list[torch.Tensor]:
         """The tensors, which the caller or a future holds from here on."""

@@ -21,7 +21,7 @@ use crate::waiting::{interruptibly, interruptibly_or};
 use crate::{copying, memory};
 
 /// How long an error that time was up waits for the sidecar to say whom for.
-const WHOM: Duration = Duration::from_secs(2);
+pub(crate) const WHOM: Duration = Duration::from_secs(2);
 
 /// An operation in flight.
 #[pyclass(frozen, module = "fireflyer._native")]
@@ -31,7 +31,7 @@ pub(crate) struct Ticket(hfreduce_client::client::CallTicket);
 /// A group of ranks that this process has opened.
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
-pub(crate) struct Group(hfreduce_client::client::Group);
+pub(crate) struct Group(pub(crate) hfreduce_client::client::Group);
 
 #[pymethods]
 impl Group {
@@ -53,7 +53,7 @@ impl Group {
 #[pyclass(frozen, module = "fireflyer._native")]
 #[derive(Debug)]
 pub(crate) struct Client {
-    inner: hfreduce_client::client::Client,
+    pub(crate) inner: hfreduce_client::client::Client,
     copied_in: AtomicU64,
     copied_out: AtomicU64,
     results_written: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
 //! The GPU as Python sees it: copies between its memory and memory that is shared with the sidecar, by the addresses
-//! and streams that PyTorch names.
+//! and streams that PyTorch names. Collectives of its tensors are `collectives`' business.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -43,26 +43,6 @@ impl Gpu {
     fn event(&self, py: Python<'_>, stream: u64) -> PyResult<Event> {
         cuda::CudaEvent::on(&self.0, CudaStream::of_owner(stream))
             .map(Event)
-            .map_err(|error| raise(py, &error))
-    }
-
-    /// Begins to copy what lies at `sources` in the GPU's memory, each an address and a number of bytes, to `offset` of an
-    /// arena, one after another, behind everything that `stream` was given so far.
-    fn fetch(
-        &self,
-        py: Python<'_>,
-        sources: Vec<(u64, usize)>,
-        arena: &memory::Arena,
-        offset: usize,
-        stream: u64,
-    ) -> PyResult<Copy> {
-        let stream = CudaStream::of_owner(stream);
-        let sources = sources.into_iter();
-        let sources: Vec<_> = sources
-            .map(|(start, nbytes)| DeviceMemory::of_owner(start, nbytes))
-            .collect();
-        py.detach(|| cuda::Copy::to_host(&self.0, &sources, &arena.0, offset, stream))
-            .map(Copy::from)
             .map_err(|error| raise(py, &error))
     }
 }

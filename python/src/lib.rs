@@ -4,6 +4,7 @@
 
 mod call;
 mod client;
+mod collectives;
 mod copying;
 mod error;
 mod gpu;
@@ -23,6 +24,8 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 mod _native {
     #[pymodule_export]
     use crate::client::{Client, Group, Ticket};
+    #[pymodule_export]
+    use crate::collectives::{GpuCollective, GpuQueue};
     #[pymodule_export]
     use crate::gpu::{Copy, Event, Gpu};
     #[pymodule_export]

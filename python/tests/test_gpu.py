@@ -6,14 +6,17 @@ FIREFLYER_FAKE_CUDA names the stand-in. PyTorch knows nothing of its memory, so 
 import ctypes
 import os
 import sys
+import threading
 import types
 import unittest
 
+import fireflyer.work
 import gang
 import torch
 import torch.distributed as dist
 from fireflyer import HFReduceError, gpu
 from fireflyer.call import Call
+from fireflyer.shared import MemoryPool
 from fireflyer.work import HFReduceWork
 from sidecars import Sidecars, needed
 
@@ -25,7 +28,7 @@ COUNT = 10_000
 def driver():
     """The stand-in's functions for tests."""
     fake = ctypes.CDLL(DRIVER)
-    for name in ("alloc", "stream", "alive"):
+    for name in ("alloc", "stream", "alive", "waits"):
         getattr(fake, f"fake_{name}").restype = ctypes.c_uint64
     return fake
 
@@ -133,7 +136,7 @@ class Reused(OnGpu):
     stream = 0
 
     def __del__(self):
-        self.fill(self.stream, 77)
+        self.fake.fake_free(u64(self.stream), u64(self.pointer), ctypes.c_size_t(self.count))
 
 
 def moved_on_gpu():
@@ -144,7 +147,8 @@ def moved_on_gpu():
     torch.cuda.current_stream = lambda device: current
     for seed in range(SEEDS):
         open_transfers(fake, 1 + seed * 4 + rank)
-        producer, consumer = fake.fake_stream(), fake.fake_stream()
+        # Training runs on the default stream, or on one of its own.
+        producer, consumer = (0, fake.fake_stream())[:: 1 if seed % 2 else -1]
         sent, part, row = (OnGpu(fake, COUNT) for _ in range(3))
         gathered, lists, root = (OnGpu(fake, 4 * COUNT) for _ in range(3))
         small, apart, whole = (Reused(fake, size * COUNT) for size in (1, 1, 4))
@@ -177,6 +181,62 @@ def moved_on_gpu():
         assert values == [[3], shared, shared, summed], (seed, values)
         assert [one.read() for one in rows] == [[1], [2], [3], [4]] * 2, seed
     return {f"fireflyer.{name}" for name in ("link", "nvlink", "pairs")} & set(sys.modules)
+
+
+class OnStream:
+    """As `torch.cuda.stream`, of what `torch.cuda.current_stream` gives on this thread."""
+
+    current = threading.local()
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __enter__(self):
+        self.before, self.current.stream = getattr(self.current, "stream", None), self.stream
+
+    def __exit__(self, *_error):
+        self.current.stream = self.before
+
+
+def resolved_on_gpu():
+    """Futures of tensors, as DDP asks for them: how often the default stream was made to wait for one."""
+    gpu.PART_BYTES = 4096
+    fake, group = driver(), dist.group.WORLD
+    default = types.SimpleNamespace(cuda_stream=0)
+    torch.cuda.current_stream = lambda device: getattr(OnStream.current, "stream", None) or default
+    torch.cuda.stream = OnStream
+    torch.cuda.Stream = lambda device: types.SimpleNamespace(cuda_stream=fake.fake_stream())
+    # This PyTorch knows no GPU that one could belong to.
+    futures = types.SimpleNamespace(Future=lambda *, devices: torch.futures.Future())
+    fireflyer.work.torch = types.SimpleNamespace(futures=futures)
+    open_transfers(fake, 1 + dist.get_rank())
+    before = fake.fake_waits(u64(0))
+    for _ in range(SEEDS):
+        tensor = OnGpu(fake, COUNT)
+        tensor.fill(0, dist.get_rank())
+        future = group.broadcast([tensor], root=0).get_future()
+        future.wait()
+        assert future.value() == [tensor]
+        assert tensor.read() == [0]
+    return fake.fake_waits(u64(0)) - before
+
+
+def pooled():
+    """Memory that is used again, and memory that is not kept."""
+    pool = MemoryPool(dist.group.WORLD.communicator.client, 60.0)
+    one, other = pool.take(100_000), pool.take(100_001)
+    assert one is not other and one.nbytes == other.nbytes < 112_501
+    pool.give_back(one)
+    assert pool.take(99_000) is one
+    pool.give_back(one)
+    pool.give_back(other)
+    large = pool.take(300_000)
+    # No more than this was ever in use at once.
+    pool.give_back(large)
+    assert pool.take(300_000) is large
+    fresh = pool.take(100_000)
+    assert fresh is not one and fresh is not other
+    return True
 
 
 def refused_on_gpu():
@@ -218,6 +278,12 @@ class GpuTest(unittest.TestCase):
     def test_every_collective_moves_tensors_whatever_order_streams_run_in(self):
         # And nothing of NVLinks is imported, which nobody has asked for.
         self.assertEqual(gang.successes(self.gang().run(moved_on_gpu)), [set()] * 4)
+
+    def test_memory_is_used_again_and_kept_as_far_as_it_was_in_use_at_once(self):
+        self.assertEqual(gang.successes(self.gang(1, 1).run(pooled)), [True])
+
+    def test_who_resolves_a_future_does_not_make_the_default_stream_wait(self):
+        self.assertEqual(gang.successes(self.gang().run(resolved_on_gpu)), [0] * 4)
 
     def test_what_cannot_be_is_an_error_and_the_next_call_works(self):
         for errors, values in gang.successes(self.gang().run(refused_on_gpu)):

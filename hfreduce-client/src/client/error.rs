@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::connect::is_absence;
 use super::{IN_FLIGHT_LIMIT, MESSAGE_LIMIT};
 use crate::attach;
+use crate::cuda;
 use crate::entry::{FailureKind, MalformedEntry};
 use crate::{Call, OpKind};
 use link::ring::Corrupt;
@@ -111,6 +112,9 @@ pub enum Error {
     /// The ticket was never given, or its output was taken already.
     #[error("failed to wait for ticket {0}: it is not in flight")]
     UnknownTicket(u64),
+    /// The GPU.
+    #[error(transparent)]
+    Gpu(#[from] cuda::Error),
     /// The process forked.
     #[error(
         "failed to use the hfreduce client in process {child}: it belongs to process {owner}; \

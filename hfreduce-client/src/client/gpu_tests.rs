@@ -35,7 +35,12 @@ pub(super) struct Fake {
     read: unsafe extern "C" fn(u64, *mut u8, usize),
     capture: unsafe extern "C" fn(u64, i32),
     alive: unsafe extern "C" fn() -> u64,
-    gate: unsafe extern "C" fn(i32) -> u64,
+    blocking_stream: unsafe extern "C" fn() -> u64,
+    spin: unsafe extern "C" fn(u64) -> u64,
+    end: unsafe extern "C" fn(u64),
+    synchronize: unsafe extern "C" fn(i32),
+    waiting: unsafe extern "C" fn() -> u64,
+    refuse: unsafe extern "C" fn(),
     _folder: tempfile::TempDir,
 }
 
@@ -59,7 +64,12 @@ impl Fake {
                 read: *loaded.get("fake_read").unwrap(),
                 capture: *loaded.get("fake_capture").unwrap(),
                 alive: *loaded.get("fake_alive").unwrap(),
-                gate: *loaded.get("fake_gate").unwrap(),
+                blocking_stream: *loaded.get("fake_blocking_stream").unwrap(),
+                spin: *loaded.get("fake_spin").unwrap(),
+                end: *loaded.get("fake_end").unwrap(),
+                synchronize: *loaded.get("fake_synchronize").unwrap(),
+                waiting: *loaded.get("fake_waiting").unwrap(),
+                refuse: *loaded.get("fake_refuse").unwrap(),
                 _folder: folder,
             };
             std::mem::forget(loaded);
@@ -110,10 +120,38 @@ impl Fake {
         unsafe { (self.alive)() }
     }
 
-    /// Opens the gate that memory is unregistered behind, or closes it. How many threads wait there.
-    fn gate(&self, is_open: bool) -> u64 {
+    fn blocking_stream(&self) -> CudaStream {
+        // SAFETY: takes nothing.
+        CudaStream::of_owner(unsafe { (self.blocking_stream)() })
+    }
+
+    /// A kernel that runs until `end`.
+    fn spin(&self, stream: CudaStream) -> u64 {
+        // SAFETY: a stream of the stand-in's.
+        unsafe { (self.spin)(stream.number()) }
+    }
+
+    fn end(&self, kernel: u64) {
         // SAFETY: takes any number.
-        unsafe { (self.gate)(i32::from(is_open)) }
+        unsafe { (self.end)(kernel) };
+    }
+
+    /// Whether functions that may wait for the whole device do, from here on.
+    fn synchronize(&self, always: bool) {
+        // SAFETY: takes any number.
+        unsafe { (self.synchronize)(i32::from(always)) };
+    }
+
+    /// Threads that wait for the whole device.
+    fn waiting(&self) -> u64 {
+        // SAFETY: takes nothing.
+        unsafe { (self.waiting)() }
+    }
+
+    /// Refuses memory that is mapped for reading from here on.
+    fn refuse(&self) {
+        // SAFETY: takes nothing.
+        unsafe { (self.refuse)() };
     }
 }
 
@@ -300,9 +338,11 @@ fn while_the_driver_lets_go_of_a_result_other_threads_use_the_client() {
         .submit_at(client.world(), bytes_of(BYTES), &arena, 0, PATIENCE)
         .unwrap();
     let result = client.wait(ticket, PATIENCE).unwrap().result;
-    fake.gate(false);
+    let copy = Copy::to_device(&device, result, &arena, 0, &[(0, whole(target))]).unwrap();
+    fake.synchronize(true);
+    let kernel = fake.spin(fake.stream());
     // The copy lets go of the result, which the sidecar then says is gone.
-    drop(Copy::to_device(&device, result, &arena, 0, &[(0, whole(target))]).unwrap());
+    drop(copy);
     let is_over = AtomicBool::new(false);
     let (answered, answers) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -312,17 +352,156 @@ fn while_the_driver_lets_go_of_a_result_other_threads_use_the_client() {
             }
         });
         let start = Instant::now();
-        while fake.gate(false) == 0 {
+        while fake.waiting() == 0 {
             assert!(start.elapsed() < PATIENCE, "nobody lets go of it");
             std::thread::yield_now();
         }
         scope.spawn(|| answered.send(client.members(PATIENCE).is_ok()).unwrap());
         let answer = answers.recv_timeout(PATIENCE);
         is_over.store(true, Ordering::Relaxed);
-        fake.gate(true);
+        fake.end(kernel);
         assert_eq!(answer, Ok(true));
     });
     drop((arena, device));
+    loopback.finish(client);
+    assert_eq!(fake.alive(), 0);
+}
+
+#[test]
+fn a_result_that_the_driver_refuses_to_register_is_copied() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    for seed in 0..SEEDS {
+        let device = fake.begin(seed, true);
+        fake.refuse();
+        reduce(&fake, &client, &device);
+    }
+    loopback.finish(client);
+}
+
+#[test]
+fn work_of_the_default_stream_is_ordered_with_that_of_blocking_streams_only() {
+    let fake = Fake::new();
+    let default = CudaStream::of_owner(0);
+    let [blocking, other] = [fake.blocking_stream(), fake.stream()];
+    let mut early = 0;
+    for seed in 0..SEEDS {
+        drop(fake.begin(seed, true));
+        let [one, two, after_one, after_two] = [1, 2, 3, 4].map(|value| fake.tensor(value));
+        fake.fill(other, two, 7);
+        fake.copy(default, two, after_two);
+        fake.fill(blocking, one, 7);
+        fake.copy(default, one, after_one);
+        fake.fill(blocking, one, 9);
+        assert_eq!(fake.read(after_one), [7; BYTES], "seed {seed}");
+        early += u32::from(fake.read(after_two) == [2; BYTES]);
+    }
+    assert!(early > 0, "the default stream waits for a non-blocking one");
+}
+
+/// A collective in two parts.
+fn begin(
+    client: &Client,
+    device: &Arc<CudaDevice>,
+    (source, target): (u64, u64),
+    producer: CudaStream,
+) -> (Arc<GpuCollective>, GpuParts) {
+    const HALF: usize = BYTES / 2;
+    let arena = Arc::new(client.arena(2 * ARENA, PATIENCE).unwrap());
+    let half = |tensor, index: u64| DeviceMemory::of_owner(tensor + index * HALF as u64, HALF);
+    let part = |index: u64| GpuPart {
+        call: bytes_of(HALF),
+        sources: vec![half(source, index)],
+        targets: vec![(0, half(target, index))],
+        offset: index as usize * ARENA,
+    };
+    let (group, parts) = (client.world(), vec![part(0), part(1)]);
+    GpuCollective::begin(client, group, device, &arena, parts, producer, PATIENCE).unwrap()
+}
+
+const ARENA: usize = 4096;
+
+#[test]
+fn a_collective_goes_there_and_back_in_parts_whatever_order_streams_run_in() {
+    let fake = Fake::new();
+    for reads_only in [true, false] {
+        let (loopback, client) = Loopback::start(1 << 30);
+        for seed in 0..SEEDS {
+            let device = fake.begin(seed, reads_only);
+            // Training runs on the default stream, or on one of its own.
+            let stream = |index| match (seed + index) % 2 {
+                0 => CudaStream::of_owner(0),
+                _ => fake.stream(),
+            };
+            let (producer, consumer) = (stream(0), stream(1));
+            let [source, target, after] = [1, 2, 3].map(|value| fake.tensor(value));
+            fake.fill(producer, source, 7);
+            let (collective, parts) = begin(&client, &device, (source, target), producer);
+            std::thread::scope(|scope| {
+                // Whoever is given the input's memory next writes to it.
+                scope.spawn(|| parts.call(|| fake.fill(producer, source, 9)));
+                collective.called(PATIENCE).unwrap();
+                collective.finish(PATIENCE).unwrap();
+            });
+            collective.gate(consumer).unwrap();
+            fake.copy(consumer, target, after);
+            collective.settle().unwrap();
+            drop((collective, device));
+            assert_eq!(fake.read(after), [7; BYTES], "seed {seed}");
+        }
+        loopback.finish(client);
+        assert_eq!(fake.alive(), 0);
+    }
+}
+
+#[test]
+fn a_result_comes_while_the_next_input_waits_for_its_kernel() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    for seed in 0..SEEDS {
+        let device = fake.begin(seed, true);
+        // As when all memory is registered already.
+        fake.synchronize(false);
+        let (producer, consumer) = (fake.stream(), fake.stream());
+        let [source, target, after] = [1, 2, 3].map(|value| fake.tensor(value));
+        fake.fill(producer, source, 7);
+        let (first, first_parts) = begin(&client, &device, (source, target), producer);
+        // The backward pass goes on, and the next collective's input is its last kernel's.
+        let kernel = fake.spin(producer);
+        let next = fake.tensor(4);
+        let (second, second_parts) = begin(&client, &device, (next, next), producer);
+        first_parts.call(|| ());
+        first.finish(PATIENCE).unwrap();
+        first.gate(consumer).unwrap();
+        fake.copy(consumer, target, after);
+        assert_eq!(fake.read(after), [7; BYTES], "seed {seed}");
+        let late = second.called(Duration::ZERO).unwrap_err();
+        assert!(late.is_late(), "{late}");
+        assert!(late.to_string().contains("has not come from the GPU"), "{late}");
+        fake.end(kernel);
+        second_parts.call(|| ());
+        second.finish(PATIENCE).unwrap();
+    }
+    loopback.finish(client);
+    assert_eq!(fake.alive(), 0);
+}
+
+#[test]
+fn parts_that_nobody_calls_any_more_are_an_error() {
+    let fake = Fake::new();
+    let (loopback, client) = Loopback::start(1 << 30);
+    let device = fake.begin(1, true);
+    let tensor = fake.tensor(1);
+    let (collective, parts) = begin(&client, &device, (tensor, tensor), fake.stream());
+    let late = collective.finish(Duration::ZERO).unwrap_err();
+    assert!(late.is_late(), "{late}");
+    drop(parts);
+    let error = collective.finish(PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("thread"), "{error}");
+    // As if it had not arrived: there is nothing to wait for.
+    collective.gate(fake.stream()).unwrap();
+    collective.settle().unwrap();
+    drop((collective, device));
     loopback.finish(client);
     assert_eq!(fake.alive(), 0);
 }

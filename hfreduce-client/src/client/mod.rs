@@ -23,6 +23,7 @@ mod attaching;
 mod buffer;
 mod connect;
 mod error;
+mod gpu;
 mod groups;
 mod keep;
 mod late;
@@ -38,6 +39,7 @@ pub use arena::Arena;
 pub use attaching::Attaching;
 pub use buffer::{InputBuffer, Output, ResultView};
 pub use error::Error;
+pub use gpu::{GpuCollective, GpuPart, GpuParts};
 pub use open::GroupOpening;
 use shared::Shared;
 

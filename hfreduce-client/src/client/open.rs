@@ -106,6 +106,7 @@ impl Client {
             | Error::NoAnswer { .. }
             | Error::Input { .. }
             | Error::UnknownTicket(_)
+            | Error::Gpu(_)
             | Error::Forked { .. }) => other,
         };
         self.wait(ticket, timeout).map_err(said)?;

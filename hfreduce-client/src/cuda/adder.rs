@@ -5,6 +5,7 @@ use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::device::Direction;
 use super::{CudaDevice, DeviceMemory, Error, abi, ptx};
 use crate::{DType, ReduceOp};
 
@@ -83,7 +84,8 @@ impl Adder {
         })
     }
 
-    /// Begins to combine two tensors of the same length, on the stream for copies; the result comes into the second.
+    /// Begins to combine two tensors of the same length, before the copies to the host that are begun later; the result
+    /// comes into the second.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub(super) fn add(&self, sum: Sum, own: DeviceMemory, into: DeviceMemory) -> Result<(), Error> {
         let name = CString::new(ptx::name(sum.operator, sum.element)).unwrap_or_default();
@@ -115,7 +117,7 @@ impl Adder {
                     1,
                     1,
                     0,
-                    self.device.copies(),
+                    self.device.stream(Direction::ToHost),
                     parameters.as_mut_ptr(),
                     null_mut(),
                 )

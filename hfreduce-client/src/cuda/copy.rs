@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::device::Direction;
 use super::foreign::check_inside;
 use super::{CudaDevice, CudaEvent, CudaStream, DeviceMemory, Error};
 use crate::client::{Arena, ResultView};
@@ -25,7 +26,8 @@ pub struct Copy {
 
 impl Copy {
     /// Begins to copy what lies at `sources` to `offset` of an arena, one after another, behind everything that
-    /// `producer` was given so far. Without sources, what is copied later comes behind that.
+    /// `producer` was given so far. Without sources, what is copied to the host later comes behind that. No copy to the
+    /// device may still read there: it runs on another stream.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn to_host(
         device: &Arc<CudaDevice>,
@@ -40,7 +42,7 @@ impl Copy {
         if bytes > 0 {
             arena.register(device)?;
         }
-        moment.gate_copies()?;
+        moment.gate_copies(Direction::ToHost)?;
         let mut at = offset;
         let begun = sources.iter().try_for_each(|source| {
             let target = arena.range(at, source.len())?;
@@ -53,7 +55,7 @@ impl Copy {
                         target.as_ptr().cast(),
                         source.start(),
                         source.len(),
-                        device.copies(),
+                        device.stream(Direction::ToHost),
                     )
                 }
             })
@@ -62,9 +64,9 @@ impl Copy {
     }
 
     /// Begins to copy parts of a result to the device's memory, each from where it begins in the result, behind the
-    /// copies that were begun before. From `offset` of the arena on may be overwritten, as far as the result is long: it
-    /// was the operation's input, and where the GPU does not read memory that is mapped for reading, the result is
-    /// copied there first.
+    /// copies to the device that were begun before. From `offset` of the arena on may be overwritten, as far as the result is
+    /// long: it was the operation's input, and where the driver does not take memory that is mapped for reading, the result
+    /// is copied there first.
     #[expect(unsafe_code, reason = "calls of the driver")]
     pub fn to_device(
         device: &Arc<CudaDevice>,
@@ -77,7 +79,7 @@ impl Copy {
         for &(from, target) in targets {
             check_inside(from, target.len(), bytes)?;
         }
-        let source = if targets.is_empty() || device.reads_only() && result.register(device)? {
+        let source = if targets.is_empty() || is_registered(device, &result)? {
             result.as_ptr()
         } else {
             arena.register(device)?;
@@ -96,30 +98,33 @@ impl Copy {
                         target.start(),
                         source.add(from).cast(),
                         target.len(),
-                        device.copies(),
+                        device.stream(Direction::ToDevice),
                     )
                 }
             })
         });
-        Self::begun(device, begun, CopyMemory::Output(result, Arc::clone(arena)))
+        let kept = CopyMemory::Output(result, Arc::clone(arena));
+        Self::begun(device, begun, Direction::ToDevice, kept)
     }
 
-    /// What runs on the copies' stream and ends in an arena was begun, all or some of it.
+    /// What ends in an arena was begun, all or some of it.
     pub(super) fn to_arena(
         device: &Arc<CudaDevice>,
         begun: Result<(), Error>,
         arena: &Arc<Arena>,
     ) -> Result<Self, Error> {
-        Self::begun(device, begun, CopyMemory::Input(Arc::clone(arena)))
+        let kept = CopyMemory::Input(Arc::clone(arena));
+        Self::begun(device, begun, Direction::ToHost, kept)
     }
 
     /// Copies that were begun, all or some of them.
     fn begun(
         device: &Arc<CudaDevice>,
         begun: Result<(), Error>,
+        direction: Direction,
         kept: CopyMemory,
     ) -> Result<Self, Error> {
-        match CudaEvent::of_copies(device) {
+        match CudaEvent::of_copies(device, direction) {
             Ok(over) => {
                 let copy = Self {
                     over,
@@ -151,6 +156,18 @@ impl Copy {
     /// Whether it is over.
     pub fn is_over(&self) -> Result<bool, Error> {
         self.over.is_over()
+    }
+}
+
+/// Whether the GPU can copy from a result where it lies. Some drivers say that they take memory which is mapped for reading
+/// and refuse a part of it: the result is copied then.
+fn is_registered(device: &Arc<CudaDevice>, result: &ResultView) -> Result<bool, Error> {
+    if !device.reads_only() {
+        return Ok(false);
+    }
+    match result.register(device) {
+        Err(Error::Call { .. }) => Ok(false),
+        registered => registered,
     }
 }
 

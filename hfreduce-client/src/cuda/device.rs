@@ -1,10 +1,22 @@
-//! A GPU as this process uses it: its primary context, which PyTorch uses too, and a stream of ours for copies.
+//! A GPU as this process uses it: its primary context, which PyTorch uses too, and two streams of ours for copies.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::{CudaLibrary, Error, abi};
+
+/// Which way a copy goes. Each way has a stream of its own: the GPU copies both ways at once, and a result must not stand
+/// behind the input of a later collective, which waits for the kernel that makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    ToHost,
+    ToDevice,
+}
+
+impl Direction {
+    pub(super) const ALL: [Self; 2] = [Self::ToHost, Self::ToDevice];
+}
 
 /// An open GPU.
 #[derive(Debug)]
@@ -13,7 +25,8 @@ pub struct CudaDevice {
     owner: u32,
     number: c_int,
     context: abi::Handle,
-    copies: abi::Handle,
+    /// By direction.
+    streams: [abi::Handle; Direction::ALL.len()],
     reads_only: bool,
 }
 
@@ -50,21 +63,23 @@ impl CudaDevice {
             owner: std::process::id(),
             number,
             context,
-            copies: null_mut(),
+            streams: [null_mut(); Direction::ALL.len()],
             reads_only: reads_only != 0,
         };
-        let mut copies = null_mut();
-        device.call("create a stream for copies", |library| {
-            // SAFETY: the variable is ours; destroyed in `drop`.
-            unsafe { (library.stream_create)(&raw mut copies, abi::STREAM_NON_BLOCKING) }
-        })?;
-        device.copies = copies;
+        for direction in Direction::ALL {
+            let mut stream = null_mut();
+            device.call("create a stream for copies", |library| {
+                // SAFETY: the variable is ours; destroyed in `drop`.
+                unsafe { (library.stream_create)(&raw mut stream, abi::STREAM_NON_BLOCKING) }
+            })?;
+            device.streams[direction as usize] = stream;
+        }
         Ok(Arc::new(device))
     }
 
-    /// The stream on which copies run, one after another.
-    pub(super) fn copies(&self) -> abi::Handle {
-        self.copies
+    /// The stream on which copies of one direction run, one after another.
+    pub(super) fn stream(&self, direction: Direction) -> abi::Handle {
+        self.streams[direction as usize]
     }
 
     /// Whether host memory that is mapped for reading can be registered.
@@ -142,12 +157,12 @@ impl CudaDevice {
 impl Drop for CudaDevice {
     #[expect(unsafe_code, reason = "calls of the driver")]
     fn drop(&mut self) {
-        let (copies, number) = (self.copies, self.number);
+        let (streams, number) = (self.streams, self.number);
         // In a forked child the driver is of no use, and its objects are the parent's.
         self.call("close the GPU", |library| {
-            if !copies.is_null() {
+            for stream in streams.into_iter().filter(|stream| !stream.is_null()) {
                 // SAFETY: created in `open`; what is under way on it goes on.
-                unsafe { (library.stream_destroy)(copies) };
+                unsafe { (library.stream_destroy)(stream) };
             }
             abi::SUCCESS
         })

@@ -3,6 +3,7 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::device::Direction;
 use super::{CudaDevice, CudaStream, Error, abi};
 
 /// Something that happens on a stream: the end of all that it was given before.
@@ -26,9 +27,14 @@ impl CudaEvent {
         Self::after(device, stream.handle())
     }
 
-    /// The end of all that our stream for copies was given so far.
-    pub(super) fn of_copies(device: &Arc<CudaDevice>) -> Result<Self, Error> {
-        Self::after(device, device.copies())
+    /// The end of all copies to the device that were begun so far.
+    pub fn of_deliveries(device: &Arc<CudaDevice>) -> Result<Self, Error> {
+        Self::of_copies(device, Direction::ToDevice)
+    }
+
+    /// The end of all copies of one direction that were begun so far.
+    pub(super) fn of_copies(device: &Arc<CudaDevice>, direction: Direction) -> Result<Self, Error> {
+        Self::after(device, device.stream(direction))
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]
@@ -56,9 +62,9 @@ impl CudaEvent {
         self.gate_handle(stream.handle())
     }
 
-    /// What our stream for copies is given from here on waits for it.
-    pub(super) fn gate_copies(&self) -> Result<(), Error> {
-        self.gate_handle(self.device.copies())
+    /// Copies of one direction that are begun from here on wait for it.
+    pub(super) fn gate_copies(&self, direction: Direction) -> Result<(), Error> {
+        self.gate_handle(self.device.stream(direction))
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]

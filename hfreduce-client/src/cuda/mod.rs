@@ -1,6 +1,6 @@
 //! GPUs: the CUDA driver, loaded at run time, and what a trainer's process does with it, which is copying between its
-//! GPU and memory that it shares with the sidecar. Copies run on a stream of ours by the GPU's copy engine, without a
-//! kernel, and nobody waits for the whole device. The sidecar never sees a GPU. Two GPUs that share an NVLink are added
+//! GPU and memory that it shares with the sidecar. Copies run on streams of ours, one for each way, by the GPU's copy
+//! engines, without a kernel, and nobody waits for the whole device. The sidecar never sees a GPU. Two GPUs that share an NVLink are added
 //! up before that ([`GpuPair`]), by the only kernels there are.
 //!
 //! Order is kept by events. A copy from the device waits for what its producer's stream was given before; whoever reads

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use super::device::Direction;
 use super::staging::{Inbox, Outbox};
 use super::{Adder, Copy, CudaDevice, CudaEvent, DeviceMemory, Error, Sum, abi};
 use crate::client::Arena;
 
-/// This process's side of a pair. Everything runs on the device's stream for copies, in the order of the calls.
+/// This process's side of a pair. What goes to the other GPU before a reduction runs with the copies to the host, what goes
+/// there after it with the copies to the device, each in the order of the calls.
 #[derive(Debug)]
 pub struct GpuPair {
     adder: Adder,
@@ -30,8 +32,8 @@ impl GpuPair {
         self.inbox.device()
     }
 
-    /// Begins to copy `source` into the other's inbox, at `offset`, behind `after` if that is given. Over when what is
-    /// returned has come; of nothing, when all before it is over.
+    /// Begins to copy `source` into the other's inbox, at `offset`: an input, behind `after`, or else a part of a result, behind
+    /// what was copied to the device. Over when what is returned has come; of nothing, when all before it is over.
     pub fn send(
         &self,
         source: DeviceMemory,
@@ -39,11 +41,14 @@ impl GpuPair {
         after: Option<&CudaEvent>,
     ) -> Result<CudaEvent, Error> {
         let target = self.outbox.part(offset, source.len())?;
-        if let Some(after) = after {
-            after.gate_copies()?;
-        }
-        self.copy(source, target)?;
-        CudaEvent::of_copies(self.device())
+        let direction = match after {
+            Some(after) => {
+                after.gate_copies(Direction::ToHost)?;
+                Direction::ToHost
+            }
+            None => Direction::ToDevice,
+        };
+        self.copy(source, target, direction)
     }
 
     /// Begins to combine `own` with what lies at `offset` of the inbox, where the result comes, and to copy that to
@@ -73,7 +78,7 @@ impl GpuPair {
                         target.as_ptr().cast(),
                         inbox.start(),
                         inbox.len(),
-                        device.copies(),
+                        device.stream(Direction::ToHost),
                     )
                 }
             })
@@ -81,39 +86,45 @@ impl GpuPair {
         Copy::to_arena(device, begun, arena)
     }
 
-    /// Begins to copy what lies at `offset` of the inbox to `target`.
+    /// Begins to copy what lies at `offset` of the inbox, a part of a result, to `target`.
     pub fn receive(&self, offset: usize, target: DeviceMemory) -> Result<CudaEvent, Error> {
         let source = self.inbox.part(offset, target.len())?;
-        self.copy(source, target)?;
-        CudaEvent::of_copies(self.device())
+        self.copy(source, target, Direction::ToDevice)
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]
-    fn copy(&self, source: DeviceMemory, target: DeviceMemory) -> Result<(), Error> {
-        if source.len() == 0 {
-            return Ok(());
-        }
+    fn copy(
+        &self,
+        source: DeviceMemory,
+        target: DeviceMemory,
+        direction: Direction,
+    ) -> Result<CudaEvent, Error> {
         let device = self.device();
-        device.call("copy between GPUs", |library| {
-            // SAFETY: memory of ours, of the other's that is mapped, or of the caller's; ours stays until `drop` has
-            // waited for the stream.
-            unsafe {
-                (library.copy_on_device)(
-                    target.start(),
-                    source.start(),
-                    source.len(),
-                    device.copies(),
-                )
-            }
-        })
+        if source.len() > 0 {
+            device.call("copy between GPUs", |library| {
+                // SAFETY: memory of ours, of the other's that is mapped, or of the caller's; ours stays until `drop` has
+                // waited for the streams.
+                unsafe {
+                    (library.copy_on_device)(
+                        target.start(),
+                        source.start(),
+                        source.len(),
+                        device.stream(direction),
+                    )
+                }
+            })?;
+        }
+        CudaEvent::of_copies(device, direction)
     }
 }
 
 impl Drop for GpuPair {
     fn drop(&mut self) {
         // Nothing is under way any more when the memory goes. A device that failed has no use for it either.
-        if let Ok(over) = CudaEvent::of_copies(self.device()) {
-            over.wait().ok();
+        for direction in Direction::ALL {
+            if let Ok(over) = CudaEvent::of_copies(self.device(), direction) {
+                over.wait().ok();
+            }
         }
     }
 }

@@ -51,10 +51,59 @@ pub extern "C" fn fake_alloc(bytes: usize, value: u8) -> abi::DevicePointer {
     machine().allocate(bytes, value, false)
 }
 
-/// For tests: a stream of the trainer's.
+/// For tests: a stream of the trainer's, made as PyTorch makes them.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_stream() -> u64 {
-    machine().stream()
+    machine().stream(true)
+}
+
+/// For tests: a stream that waits for the default stream, as it does for this one.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_blocking_stream() -> u64 {
+    machine().stream(false)
+}
+
+/// For tests: memory that PyTorch's allocator was given back: it gives it to the next kernel of the stream on which it was
+/// allocated, which writes to it.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_free(stream: u64, start: abi::DevicePointer, bytes: usize) {
+    fake_fill(stream, start, bytes, 0xDD);
+}
+
+/// For tests: a kernel that runs until `fake_end`, such as one of NCCL's that waits for another rank.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_spin(stream: u64) -> u64 {
+    machine().spin(stream)
+}
+
+/// For tests: lets a kernel of `fake_spin` end.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_end(kernel: u64) {
+    machine::end(kernel);
+}
+
+/// For tests: whether functions of the driver that may wait for the whole device do. Until this is called the seed decides.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_synchronize(always: c_int) {
+    machine().synchronize(always != 0);
+}
+
+/// For tests: how often a stream was made to wait for an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_waits(stream: u64) -> u64 {
+    machine().waits(stream)
+}
+
+/// For tests: how many threads wait for the whole device.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_waiting() -> u64 {
+    machine().waiting()
+}
+
+/// For tests: from here on memory that is mapped for reading is refused, whatever the device says of itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_refuse() {
+    machine().refuse();
 }
 
 /// For tests: a kernel that fills memory of the device, when its turn comes.
@@ -98,12 +147,6 @@ pub unsafe extern "C" fn fake_read(source: abi::DevicePointer, target: *mut u8, 
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_capture(stream: u64, captures: c_int) {
     machine().capture(stream, captures != 0);
-}
-
-/// For tests: from here on who unregisters memory waits until the gate is opened. Returns how many wait.
-#[unsafe(no_mangle)]
-pub extern "C" fn fake_gate(is_open: c_int) -> u64 {
-    machine::set_gate(is_open != 0)
 }
 
 /// For tests: registrations, events and retained contexts that are there.
@@ -194,9 +237,12 @@ pub unsafe extern "C" fn cuCtxPopCurrent_v2(_: *mut abi::Handle) -> abi::CudaSta
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreate(stream: *mut abi::Handle, _: c_uint) -> abi::CudaStatus {
+pub unsafe extern "C" fn cuStreamCreate(
+    stream: *mut abi::Handle,
+    flags: c_uint,
+) -> abi::CudaStatus {
     machine::assert_current();
-    let number = machine().stream();
+    let number = machine().stream(flags & abi::STREAM_NON_BLOCKING != 0);
     // SAFETY: the caller's variable.
     unsafe { *stream = std::ptr::without_provenance_mut(number as usize) };
     abi::SUCCESS
@@ -277,13 +323,12 @@ pub extern "C" fn cuMemHostRegister_v2(
     flags: c_uint,
 ) -> abi::CudaStatus {
     machine::assert_current();
-    machine().register(start.addr(), bytes, flags)
+    machine::synchronized(false).register(start.addr(), bytes, flags)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> abi::CudaStatus {
-    machine::pass_gate();
-    machine().unregister(start.addr())
+    machine::synchronized(false).unregister(start.addr())
 }
 
 #[unsafe(no_mangle)]
@@ -362,15 +407,13 @@ pub unsafe extern "C" fn cuMemAlloc_v2(
 ) -> abi::CudaStatus {
     machine::assert_current();
     // SAFETY: the caller's variable.
-    unsafe { *start = machine().allocate(bytes, 0xEE, true) };
+    unsafe { *start = machine::synchronized(false).allocate(bytes, 0xEE, true) };
     abi::SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(start: abi::DevicePointer) -> abi::CudaStatus {
-    let mut machine = machine();
-    machine.settle();
-    known(machine.memory.release(start, false))
+    known(machine::synchronized(true).memory.release(start, false))
 }
 
 #[unsafe(no_mangle)]
@@ -415,6 +458,7 @@ pub unsafe extern "C" fn cuModuleLoadData(
     image: *const c_void,
 ) -> abi::CudaStatus {
     machine::assert_current();
+    drop(machine::synchronized(false));
     // SAFETY: the caller's text, which ends with a zero.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_owned();
     // SAFETY: the caller's variable.

@@ -1,4 +1,6 @@
-//! The device behind the stand-in: its memory, and streams whose work runs late and in a drawn order.
+//! The device behind the stand-in: its memory, and streams whose work runs late and in a drawn order. What the driver does
+//! without being asked is here, too: the legacy default stream waits for others and they for it, and some functions wait for
+//! the whole device.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,6 +13,9 @@ use crate::memory::Memory;
 
 /// The only context.
 pub(crate) const CONTEXT: usize = 0xC0DE;
+
+/// The legacy default stream.
+const DEFAULT: u64 = 0;
 
 /// What a stream is given.
 #[derive(Clone, Debug)]
@@ -56,11 +61,17 @@ pub(crate) enum Work {
 pub(crate) struct Machine {
     random: u64,
     reads_only: bool,
+    /// Whether the driver says that it takes memory which is mapped for reading and then refuses it.
+    refuses: bool,
+    /// Whether functions that may wait for the whole device do.
+    synchronizes: bool,
     /// Which machine's devices these are, and how many there are: each second one is linked with the one before.
     node: u64,
     links: i32,
     pub(crate) memory: Memory,
     streams: BTreeMap<u64, VecDeque<Work>>,
+    /// Streams that neither wait for the default stream nor are waited for.
+    non_blocking: BTreeSet<u64>,
     capturing: BTreeSet<u64>,
     /// Of each event the last record; 0 for none.
     events: BTreeMap<u64, u64>,
@@ -68,6 +79,10 @@ pub(crate) struct Machine {
     registered: BTreeMap<usize, usize>,
     contexts: i64,
     next: u64,
+    /// Threads that wait for the whole device.
+    waiting: u64,
+    /// How often each stream was made to wait for an event.
+    waits: BTreeMap<u64, u64>,
 }
 
 thread_local! {
@@ -96,29 +111,64 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What unregistering memory waits for, as the driver's does for work of the device; and how many threads wait.
-static GATE: (Mutex<(bool, u64)>, Condvar) = (Mutex::new((true, 0)), Condvar::new());
+/// Signalled when a kernel ends that a test has let end.
+static ENDED: Condvar = Condvar::new();
 
-pub(crate) fn set_gate(is_open: bool) -> u64 {
-    let mut gate = GATE.0.lock().unwrap();
-    gate.0 = is_open;
-    GATE.1.notify_all();
-    gate.1
+/// Waits for the whole device where the driver always does, or where it may and a seed or a test says so.
+pub(crate) fn synchronized(always: bool) -> MutexGuard<'static, Machine> {
+    let mut machine = machine();
+    if always || machine.synchronizes {
+        machine.waiting += 1;
+        while !machine.is_idle() {
+            machine = ENDED.wait(machine).unwrap_or_else(PoisonError::into_inner);
+        }
+        machine.waiting -= 1;
+    }
+    machine
 }
 
-pub(crate) fn pass_gate() {
-    let mut gate = GATE.0.lock().unwrap();
-    gate.1 += 1;
-    while !gate.0 {
-        gate = GATE.1.wait(gate).unwrap();
-    }
-    gate.1 -= 1;
+/// Lets a kernel end that was begun by [`Machine::spin`].
+pub(crate) fn end(kernel: u64) {
+    machine().come.insert(kernel);
+    ENDED.notify_all();
 }
 
 impl Machine {
     pub(crate) fn begin(&mut self, seed: u64, reads_only: bool) {
         self.random = seed.wrapping_mul(2).wrapping_add(1);
         self.reads_only = reads_only;
+        self.refuses = false;
+        self.synchronizes = self.draw(2) == 0;
+    }
+
+    /// Whether functions that may wait for the whole device do, from here on.
+    pub(crate) fn synchronize(&mut self, always: bool) {
+        self.synchronizes = always;
+    }
+
+    pub(crate) fn refuse(&mut self) {
+        self.refuses = true;
+    }
+
+    pub(crate) fn waits(&self, stream: u64) -> u64 {
+        self.waits.get(&stream).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    /// Runs all that may run. Whether nothing is left.
+    fn is_idle(&mut self) -> bool {
+        while self.step() {}
+        self.streams.values().all(VecDeque::is_empty)
+    }
+
+    /// A kernel that runs until a test lets it end.
+    pub(crate) fn spin(&mut self, stream: u64) -> u64 {
+        let kernel = self.number();
+        self.give(stream, Work::Wait(kernel));
+        kernel
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -178,18 +228,44 @@ impl Machine {
         self.links > 1 && one ^ 1 == other
     }
 
-    /// Waits, on behalf of who frees memory, until nothing is under way.
-    pub(crate) fn settle(&mut self) {
-        while self.step() {}
-    }
-
-    pub(crate) fn stream(&mut self) -> u64 {
+    pub(crate) fn stream(&mut self, is_non_blocking: bool) -> u64 {
         let stream = self.number();
         self.streams.insert(stream, VecDeque::new());
+        if is_non_blocking {
+            self.non_blocking.insert(stream);
+        }
         stream
     }
 
+    /// Gives a stream its next work. What the default stream is given runs behind all that blocking streams were given
+    /// before, and before all that they are given later.
     pub(crate) fn give(&mut self, stream: u64, work: Work) {
+        let blocking: Vec<u64> = match stream {
+            DEFAULT => {
+                let others = self.streams.keys().copied();
+                others
+                    .filter(|other| *other != DEFAULT && !self.non_blocking.contains(other))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        for other in &blocking {
+            self.join(*other, DEFAULT);
+        }
+        self.push(stream, work);
+        for other in blocking {
+            self.join(DEFAULT, other);
+        }
+    }
+
+    /// What `later` is given from here on runs behind all that `earlier` was given.
+    fn join(&mut self, earlier: u64, later: u64) {
+        let record = self.number();
+        self.push(earlier, Work::Record(record));
+        self.push(later, Work::Wait(record));
+    }
+
+    fn push(&mut self, stream: u64, work: Work) {
         self.streams.entry(stream).or_default().push_back(work);
     }
 
@@ -241,6 +317,7 @@ impl Machine {
             None => abi::INVALID_VALUE,
             Some(0) => abi::SUCCESS,
             Some(record) => {
+                *self.waits.entry(stream).or_default() += 1;
                 self.give(stream, Work::Wait(record));
                 abi::SUCCESS
             }
@@ -258,7 +335,7 @@ impl Machine {
         if bytes == 0 || self.registered.contains_key(&start) {
             return abi::INVALID_VALUE;
         }
-        if read_only && !self.reads_only {
+        if read_only && (!self.reads_only || self.refuses) {
             return abi::NOT_SUPPORTED;
         }
         self.registered.insert(start, bytes);
