@@ -168,7 +168,8 @@ impl GpuCollective {
             Some(part) if calls.count < count => Err(Error::Timeout {
                 call: part.call,
                 waited: start.elapsed(),
-                why: "its input has not come from the GPU, whose stream has not reached it".to_owned(),
+                why: "its input has not come from the GPU, whose stream has not reached it"
+                    .to_owned(),
             }),
             _ => Ok(calls),
         }
@@ -196,7 +197,13 @@ impl GpuCollective {
             };
             let delivered = output.and_then(|output| {
                 let (device, arena, result) = (&self.device, &self.arena, output.result);
-                Ok(Copy::to_device(device, result, arena, part.offset, &part.targets)?)
+                Ok(Copy::to_device(
+                    device,
+                    result,
+                    arena,
+                    part.offset,
+                    &part.targets,
+                )?)
             });
             match delivered {
                 Ok(copy) => back.delivered.push(copy),
@@ -220,11 +227,7 @@ impl GpuCollective {
     }
 
     /// The operation of the part that is next, or why it could not be called. An error where it was not called so far.
-    fn ticket(
-        &self,
-        back: &mut Back,
-        limit: Duration,
-    ) -> Result<Result<CallTicket, Error>, Error> {
+    fn ticket(&self, back: &mut Back, limit: Duration) -> Result<Result<CallTicket, Error>, Error> {
         if let Some(ticket) = back.ticket {
             return Ok(Ok(ticket));
         }

@@ -477,7 +477,10 @@ fn a_result_comes_while_the_next_input_waits_for_its_kernel() {
         assert_eq!(fake.read(after), [7; BYTES], "seed {seed}");
         let late = second.called(Duration::ZERO).unwrap_err();
         assert!(late.is_late(), "{late}");
-        assert!(late.to_string().contains("has not come from the GPU"), "{late}");
+        assert!(
+            late.to_string().contains("has not come from the GPU"),
+            "{late}"
+        );
         fake.end(kernel);
         second_parts.call(|| ());
         second.finish(PATIENCE).unwrap();
