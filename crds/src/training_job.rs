@@ -287,6 +287,13 @@ pub struct FailurePolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub min_nodes: Option<u32>,
+    /// Seconds between SIGTERM and SIGKILL for the other processes of an attempt that has failed, 1
+    /// to 300; 1 by default, so that the next attempt starts soon. Give more if they have to write
+    /// something, such as stack traces or a flight recording. It only takes that long if a process
+    /// does not end.
+    #[serde(default = "default_exit_seconds")]
+    #[schemars(range(min = 1, max = 300))]
+    pub exit_seconds: u32,
 }
 
 /// What the other nodes do when a node is lost.
@@ -306,6 +313,10 @@ fn default_peer_loss_seconds() -> u32 {
     10
 }
 
+fn default_exit_seconds() -> u32 {
+    1
+}
+
 impl Default for FailurePolicy {
     fn default() -> Self {
         Self {
@@ -313,6 +324,7 @@ impl Default for FailurePolicy {
             on_peer_loss: OnPeerLoss::default(),
             peer_loss_seconds: default_peer_loss_seconds(),
             min_nodes: None,
+            exit_seconds: default_exit_seconds(),
         }
     }
 }

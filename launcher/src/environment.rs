@@ -2,11 +2,18 @@
 //! and the names that PyTorch and its kin expect.
 
 use std::path::Path;
+use std::time::Duration;
 
 use contract::run_dir::{Roster, RosterNode};
 
 /// Ranks a node can hold; the API allows no more.
 const PROCS_LIMIT: u32 = 64;
+
+/// Between SIGTERM and SIGKILL of ranks that must end, where the operator says nothing: what
+/// `failurePolicy.exitSeconds` is by default. Only when they are gone is the pod's end seen, and
+/// the gang's other pods are ended: `exit_margin` in the scheduler's policy adds up when all are
+/// gone.
+pub(crate) const EXIT: Duration = Duration::from_secs(1);
 
 /// What is wrong with what the launcher was given.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,22 +35,34 @@ pub(crate) struct GangPlace {
     pub(crate) node_rank: u32,
     pub(crate) nodes: u32,
     pub(crate) procs_per_node: u32,
+    /// How long ranks have to end after one of the gang failed.
+    pub(crate) exit: Duration,
 }
 
 impl GangPlace {
     /// Reads the place from the variables that the operator sets.
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
-        let number = |name: &'static str| -> Result<u32, Error> {
-            let wrong = |problem| Error::Variable { name, problem };
-            let text = variable(name).ok_or_else(|| wrong("it is not set".to_owned()))?;
-            text.parse()
-                .map_err(|error| wrong(format!("`{text}`: {error}")))
+        let given = |name: &'static str| -> Result<Option<u32>, Error> {
+            let parse = |text: String| match text.parse() {
+                Ok(number) => Ok(number),
+                Err(error) => Err(Error::Variable {
+                    name,
+                    problem: format!("`{text}`: {error}"),
+                }),
+            };
+            variable(name).map(parse).transpose()
         };
+        let number = |name: &'static str| -> Result<u32, Error> {
+            let problem = "it is not set".to_owned();
+            given(name)?.ok_or(Error::Variable { name, problem })
+        };
+        let exit = given("FIREFLYER_EXIT_SECONDS")?;
         let place = Self {
             attempt: number("FIREFLYER_ATTEMPT")?,
             node_rank: number("FIREFLYER_NODE_RANK")?,
             nodes: number("FIREFLYER_NODES")?,
             procs_per_node: number("FIREFLYER_PROCS_PER_NODE")?,
+            exit: exit.map_or(EXIT, |seconds| Duration::from_secs(seconds.into())),
         };
         if place.procs_per_node == 0 || place.procs_per_node > PROCS_LIMIT {
             let problem = format!("{} is not in 1..={PROCS_LIMIT}", place.procs_per_node);
@@ -68,6 +87,15 @@ impl GangPlace {
         self.node_rank
             .saturating_mul(self.procs_per_node)
             .saturating_add(local_rank)
+    }
+
+    /// What stands before each line that a process of this node prints: nothing where it is alone
+    /// in its pod.
+    pub(crate) fn line_prefix(&self, local_rank: usize) -> String {
+        if self.procs_per_node == 1 {
+            return String::new();
+        }
+        format!("[rank{}]: ", self.rank(local_rank))
     }
 
     /// What a process of this node gets on top of the container's own environment.
@@ -139,12 +167,17 @@ mod tests {
     }
 
     fn place(procs: &str) -> Result<GangPlace, Error> {
+        place_with(procs, None)
+    }
+
+    fn place_with(procs: &str, exit: Option<&str>) -> Result<GangPlace, Error> {
         GangPlace::read(|name| {
             let value = match name {
                 "FIREFLYER_ATTEMPT" => "2",
                 "FIREFLYER_NODE_RANK" => "1",
                 "FIREFLYER_NODES" => "3",
                 "FIREFLYER_PROCS_PER_NODE" => procs,
+                "FIREFLYER_EXIT_SECONDS" => exit?,
                 _ => return None,
             };
             Some(value.to_owned())
@@ -196,6 +229,15 @@ mod tests {
                 expected: 3
             })
         );
+    }
+
+    #[test]
+    fn how_long_ranks_have_to_end_is_the_operators_to_say() {
+        assert_eq!(place("4").unwrap().exit, EXIT);
+        let exit = |text| place_with("4", Some(text));
+        assert_eq!(exit("30").unwrap().exit, Duration::from_secs(30));
+        let wrong = exit("soon").unwrap_err().to_string();
+        assert!(wrong.contains("FIREFLYER_EXIT_SECONDS"), "{wrong}");
     }
 
     #[test]

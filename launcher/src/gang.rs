@@ -4,18 +4,13 @@
 //! - A requested stop is passed on, then waited for: nothing is killed here, the kubelet does that
 //!   when the grace is over.
 //! - Once nothing of the pod may run on, because others do its work, all end: SIGTERM at once,
-//!   SIGKILL after [`MERCY`]. What they would save now is not wanted.
-//! - A rank that fails without a stop ends the others: SIGTERM at once, SIGKILL after [`MERCY`].
+//!   SIGKILL after the exit time. What they would save now is not wanted.
+//! - A rank that fails without a stop ends the others alike.
 //! - Once the ranks are to end, one whose first process ended but left its program running (a shell
 //!   script that started python) gets SIGTERM for all of it, and is over only when nothing is left.
 
 use std::fmt;
 use std::time::Duration;
-
-/// How long the other ranks have after one failed: they cannot save without it. Only when they are
-/// gone is the pod's end seen, and the gang's other pods are ended: `survivor_grace` in the
-/// scheduler's policy adds up the 5 s in which all are gone.
-pub(crate) const MERCY: Duration = Duration::from_secs(1);
 
 const SIGTERM: i32 = 15;
 
@@ -124,16 +119,20 @@ enum Rank {
 #[derive(Debug)]
 pub(crate) struct Gang {
     ranks: Vec<Rank>,
+    /// How long the other ranks have after one failed: to say where they were, not to save, which
+    /// they cannot without it.
+    exit: Duration,
     stopping: bool,
     failure: Option<Failure>,
     kill_at: Option<Duration>,
 }
 
 impl Gang {
-    /// `ranks` processes, all running.
-    pub(crate) fn new(ranks: usize) -> Self {
+    /// `ranks` processes, all running; `exit` is between SIGTERM and SIGKILL of those who must end.
+    pub(crate) fn new(ranks: usize, exit: Duration) -> Self {
         Self {
             ranks: vec![Rank::Running; ranks],
+            exit,
             stopping: false,
             failure: None,
             kill_at: None,
@@ -210,7 +209,7 @@ impl Gang {
             return Vec::new();
         }
         self.stopping = true;
-        self.kill_at = Some(now + MERCY);
+        self.kill_at = Some(now + self.exit);
         let running = self.those(Rank::Running);
         running.map(|rank| Effect::Terminate { rank }).collect()
     }
@@ -235,7 +234,7 @@ impl Gang {
             self.ranks[rank] = Rank::Over;
         }
         if is_cause && !self.stopping {
-            self.kill_at = Some(now + MERCY);
+            self.kill_at = Some(now + self.exit);
             let others = self.those(Rank::Running);
             effects.extend(others.map(|rank| Effect::Terminate { rank }));
         }
@@ -267,6 +266,7 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_secs(100);
+    const EXIT: Duration = crate::environment::EXIT;
 
     fn ended(rank: usize, ending: Ending) -> Input {
         Input::Ended {
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn all_ranks_done_is_success() {
-        let mut gang = Gang::new(2);
+        let mut gang = Gang::new(2, EXIT);
         assert_eq!(gang.step(NOW, ended(1, Ending::Code(0))), []);
         assert_eq!(gang.verdict(), None);
         gang.step(NOW, ended(0, Ending::Code(0)));
@@ -287,17 +287,17 @@ mod tests {
 
     #[test]
     fn the_first_failure_ends_the_others_and_is_the_outcome() {
-        let mut gang = Gang::new(3);
+        let mut gang = Gang::new(3, EXIT);
         gang.step(NOW, ended(0, Ending::Code(0)));
         let effects = gang.step(NOW, ended(2, Ending::Signal(11)));
         assert_eq!(effects, [Effect::Terminate { rank: 1 }]);
-        assert_eq!(gang.wake_at(), Some(NOW + MERCY));
-        assert_eq!(gang.step(NOW + MERCY / 2, Input::Tick), []);
+        assert_eq!(gang.wake_at(), Some(NOW + EXIT));
+        assert_eq!(gang.step(NOW + EXIT / 2, Input::Tick), []);
         assert_eq!(
-            gang.step(NOW + MERCY, Input::Tick),
+            gang.step(NOW + EXIT, Input::Tick),
             [Effect::KillGroup { rank: 1 }]
         );
-        gang.step(NOW + MERCY, ended(1, Ending::Signal(9)));
+        gang.step(NOW + EXIT, ended(1, Ending::Signal(9)));
         let failure = Failure {
             rank: 2,
             ending: Ending::Signal(11),
@@ -307,8 +307,21 @@ mod tests {
     }
 
     #[test]
+    fn the_others_have_as_long_as_the_job_says() {
+        let exit = Duration::from_secs(30);
+        for end in [ended(0, Ending::Code(1)), Input::Void] {
+            let mut gang = Gang::new(2, exit);
+            gang.step(NOW, end);
+            assert_eq!(gang.wake_at(), Some(NOW + exit));
+            let before = NOW + exit - Duration::from_millis(1);
+            assert_eq!(gang.step(before, Input::Tick), []);
+            assert!(!gang.step(NOW + exit, Input::Tick).is_empty());
+        }
+    }
+
+    #[test]
     fn a_pod_ends_within_the_1_5_s_after_its_first_failed_rank_that_the_policy_counts_with() {
-        let mut gang = Gang::new(2);
+        let mut gang = Gang::new(2, EXIT);
         gang.step(NOW, ended(0, Ending::Code(1)));
         let killed_by = NOW + Duration::from_millis(1500) - crate::output::DRAIN;
         assert_eq!(
@@ -319,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_stop_is_passed_on_once_and_nobody_is_killed_for_it() {
-        let mut gang = Gang::new(2);
+        let mut gang = Gang::new(2, EXIT);
         let effects = gang.step(NOW, Input::Stop);
         let expected = [
             Effect::AnnounceStop,
@@ -329,8 +342,8 @@ mod tests {
         assert_eq!(effects, expected);
         assert_eq!(gang.step(NOW, Input::Stop), []);
         gang.step(NOW, ended(0, Ending::Code(1)));
-        assert_eq!(gang.step(NOW + 100 * MERCY, Input::Tick), []);
-        gang.step(NOW + 100 * MERCY, ended(1, Ending::Code(0)));
+        assert_eq!(gang.step(NOW + 100 * EXIT, Input::Tick), []);
+        gang.step(NOW + 100 * EXIT, ended(1, Ending::Code(0)));
         let failure = Failure {
             rank: 0,
             ending: Ending::Code(1),
@@ -343,22 +356,22 @@ mod tests {
 
     #[test]
     fn ranks_whose_work_others_do_end_within_a_second_and_save_nothing() {
-        let mut gang = Gang::new(2);
+        let mut gang = Gang::new(2, EXIT);
         gang.step(NOW, ended(0, Ending::Code(0)));
         let effects = gang.step(NOW, Input::Void);
         assert_eq!(effects, [Effect::Terminate { rank: 1 }]);
-        assert_eq!(gang.step(NOW + MERCY / 2, Input::Void), []);
+        assert_eq!(gang.step(NOW + EXIT / 2, Input::Void), []);
         assert_eq!(
-            gang.step(NOW + MERCY, Input::Tick),
+            gang.step(NOW + EXIT, Input::Tick),
             [Effect::KillGroup { rank: 1 }]
         );
-        gang.step(NOW + MERCY, ended(1, Ending::Signal(9)));
+        gang.step(NOW + EXIT, ended(1, Ending::Signal(9)));
         assert!(matches!(gang.verdict(), Some(GangOutcome::Interrupted(_))));
     }
 
     #[test]
     fn a_program_left_behind_by_its_shell_gets_the_stop_and_is_waited_for() {
-        let mut gang = Gang::new(1);
+        let mut gang = Gang::new(1, EXIT);
         gang.step(NOW, Input::Stop);
         let shell_died = Input::Ended {
             rank: 0,
@@ -377,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_shell_that_ends_well_does_not_cost_its_program_the_save() {
-        let mut gang = Gang::new(1);
+        let mut gang = Gang::new(1, EXIT);
         gang.step(NOW, Input::Stop);
         let shell_ended = Input::Ended {
             rank: 0,
@@ -388,15 +401,15 @@ mod tests {
             gang.step(NOW, shell_ended),
             [Effect::TerminateGroup { rank: 0 }]
         );
-        assert_eq!(gang.step(NOW + 100 * MERCY, Input::Tick), []);
+        assert_eq!(gang.step(NOW + 100 * EXIT, Input::Tick), []);
         assert_eq!(gang.verdict(), None);
         gang.step(NOW, Input::GroupGone { rank: 0 });
         assert_eq!(gang.verdict(), Some(GangOutcome::Interrupted(None)));
     }
 
     #[test]
-    fn after_a_failure_a_program_left_behind_by_its_shell_has_the_same_mercy() {
-        let mut gang = Gang::new(2);
+    fn after_a_failure_a_program_left_behind_by_its_shell_has_the_same_time() {
+        let mut gang = Gang::new(2, EXIT);
         gang.step(NOW, ended(0, Ending::Code(3)));
         let shell_died = Input::Ended {
             rank: 1,
@@ -409,10 +422,10 @@ mod tests {
         );
         assert_eq!(gang.verdict(), None);
         assert_eq!(
-            gang.step(NOW + MERCY, Input::Tick),
+            gang.step(NOW + EXIT, Input::Tick),
             [Effect::KillGroup { rank: 1 }]
         );
-        gang.step(NOW + MERCY, Input::GroupGone { rank: 1 });
+        gang.step(NOW + EXIT, Input::GroupGone { rank: 1 });
         let failure = Failure {
             rank: 0,
             ending: Ending::Code(3),
@@ -422,7 +435,7 @@ mod tests {
 
     #[test]
     fn background_processes_do_not_hold_back_a_rank_that_is_done() {
-        let mut gang = Gang::new(1);
+        let mut gang = Gang::new(1, EXIT);
         gang.step(
             NOW,
             Input::Ended {
@@ -436,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_stop_after_a_failure_does_not_hide_the_failure() {
-        let mut gang = Gang::new(2);
+        let mut gang = Gang::new(2, EXIT);
         gang.step(NOW, ended(0, Ending::Code(3)));
         assert_eq!(gang.step(NOW, Input::Stop), []);
         gang.step(NOW, ended(1, Ending::Signal(15)));

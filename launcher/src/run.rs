@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use crate::args::Args;
 use crate::environment::{self, GangPlace};
 use crate::gang::{Effect, Ending, Gang, GangOutcome, Input};
-use crate::output::{self, Tail};
+use crate::output::{self, Shared, Tail};
 use crate::processes;
 use crate::report;
 use crate::signals::{self, Notice};
@@ -119,7 +119,7 @@ impl<'a> Ranks<'a> {
             args,
             place,
             started: Instant::now(),
-            gang: Gang::new(count),
+            gang: Gang::new(count, place.exit),
             pids: vec![None; count],
             running: vec![false; count],
             // Not `vec![…; count]`: clones would share one tail.
@@ -129,6 +129,7 @@ impl<'a> Ranks<'a> {
             void: false,
         };
         let share_cores = count > 1 && std::env::var_os("OMP_NUM_THREADS").is_none();
+        let streams = (Shared::new(io::stdout()), Shared::new(io::stderr()));
         let mut refused = None;
         for rank in 0..count {
             let mut environment = place.environment(roster, &args.run_dir, rank)?;
@@ -136,7 +137,7 @@ impl<'a> Ranks<'a> {
                 // Otherwise each of the node's processes would start a thread on every core.
                 environment.push(("OMP_NUM_THREADS", "1".to_owned()));
             }
-            if let Err(error) = ranks.start_one(rank, &environment) {
+            if let Err(error) = ranks.start_one(rank, &environment, &streams) {
                 let program = args.program.display();
                 let line = format!("launcher: failed to start `{program}`: {error}\n");
                 report::say(line.trim_end());
@@ -170,18 +171,27 @@ impl<'a> Ranks<'a> {
         Ok(ranks)
     }
 
-    fn start_one(&mut self, rank: usize, environment: &[(&'static str, String)]) -> io::Result<()> {
+    fn start_one(
+        &mut self,
+        rank: usize,
+        environment: &[(&'static str, String)],
+        (stdout, stderr): &(Shared<io::Stdout>, Shared<io::Stderr>),
+    ) -> io::Result<()> {
         let started = processes::start(&self.args.program, &self.args.arguments, environment)?;
         self.pids[rank] = Some(started.pid);
         self.running[rank] = true;
-        let tail = self.tails[rank].clone();
+        let tail = &self.tails[rank];
+        let prefix = self.place.line_prefix(rank);
         self.copies.push(output::pass_through(
             started.stdout,
-            io::stdout(),
+            stdout.of(rank, &prefix),
             tail.clone(),
         )?);
-        self.copies
-            .push(output::pass_through(started.stderr, io::stderr(), tail)?);
+        self.copies.push(output::pass_through(
+            started.stderr,
+            stderr.of(rank, &prefix),
+            tail.clone(),
+        )?);
         Ok(())
     }
 

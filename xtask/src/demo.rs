@@ -236,7 +236,9 @@ struct Printed {
 
 /// Prints what the trainer printed since the last time, and takes in what matters.
 fn show(lines: &Receiver<String>, started: Instant, printed: &mut Printed) {
-    for line in lines.try_iter().filter(|line| !is_traceback(line)) {
+    let lines = lines.try_iter().filter(|line| !is_traceback(line));
+    for line in lines {
+        let line = without_rank(&line);
         println!("{:>6.1} s      {line}", started.elapsed().as_secs_f64());
         match line.split_once('=') {
             Some(("checkpoint", _)) => printed.saved = true,
@@ -247,13 +249,17 @@ fn show(lines: &Receiver<String>, started: Instant, printed: &mut Printed) {
     }
 }
 
-/// Where in the code an error came up: the line below it says which error it was, `kubectl logs` has it all. PyTorch
-/// puts `[rank0]: ` before each line.
-fn is_traceback(line: &str) -> bool {
-    let line = match line.split_once("]: ") {
+/// A line without the `[rank0]: ` that the launcher puts before it.
+fn without_rank(line: &str) -> &str {
+    match line.split_once("]: ") {
         Some((rank, rest)) if rank.starts_with("[rank") => rest,
         Some(_) | None => line,
-    };
+    }
+}
+
+/// Where in the code an error came up: the line below it says which error it was, `kubectl logs` has it all.
+fn is_traceback(line: &str) -> bool {
+    let line = without_rank(line);
     line.is_empty() || line.starts_with(' ') || line.starts_with("Traceback ") || line == "At:"
 }
 
@@ -395,15 +401,20 @@ mod tests {
     #[test]
     fn of_a_traceback_only_the_error_is_shown() {
         let printed = [
-            "step=20 loss=2.1808",
+            "[rank0]: step=20 loss=2.1808",
             "[rank1]: Traceback (most recent call last):",
             "[rank1]:   File \"digits.py\", line 166, in <module>",
             "[rank1]: RuntimeError: HFReduceError: node 1 was lost",
             "[rank1]: At:",
             "[rank1]:   group.py(293): finish",
-            "",
+            "[rank1]: ",
         ];
-        let shown: Vec<_> = printed.iter().filter(|line| !is_traceback(line)).collect();
-        assert_eq!(shown, [&printed[0], &printed[3]]);
+        let shown = printed.iter().filter(|line| !is_traceback(line));
+        let shown: Vec<_> = shown.map(|line| without_rank(line)).collect();
+        let expected = [
+            "step=20 loss=2.1808",
+            "RuntimeError: HFReduceError: node 1 was lost",
+        ];
+        assert_eq!(shown, expected);
     }
 }

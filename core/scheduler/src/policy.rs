@@ -26,13 +26,17 @@ pub struct Policy {
     pub settle: Duration,
     /// A gang that cannot go on, although none of its pods says why, is ended after so long: a rank
     /// that failed is known to its peers before its launcher and kubelet have reported how
-    /// (counts against `max_restarts`).
+    /// (counts against `max_restarts`). The job's `exit`, which the launcher gives the other ranks
+    /// of the pod, comes on top.
     pub stuck_patience: Duration,
-    /// What pods that cannot save get between SIGTERM and SIGKILL. Survivors of a failure are gone
-    /// within 5 s, counted from the moment in which the first rank ended: at most 1.5 s in which
-    /// its launcher ends the other ranks of its pod and takes their last output (`MERCY` and
-    /// `DRAIN` there), `settle`, and this grace make 4.5 s. The rest is for noticing and writing.
-    pub survivor_grace: Duration,
+    /// What pods that cannot save get between SIGTERM and SIGKILL on top of their job's `exit`, for
+    /// last output and the sidecar. Survivors of a failure are gone within 5 s by default, counted
+    /// from the moment in which the first rank ended: at most 1.5 s in which its launcher ends the
+    /// other ranks of its pod and takes their last output (`exit` and `DRAIN` there), `settle`,
+    /// and `exit` with this margin make 4.5 s. The rest is for noticing and writing.
+    pub exit_margin: Duration,
+    /// What pods get whose job is gone.
+    pub orphan_grace: Duration,
     /// A pod that outlives its grace by so much no longer delays its job's next attempt. It still
     /// keeps its node. And a pod of a finished job that outlives its trainer by so much is deleted.
     pub leave_patience: Duration,
@@ -92,8 +96,9 @@ impl Default for Policy {
             blocked_again: Duration::from_secs(60),
             start_patience: Duration::from_secs(1800),
             settle: Duration::from_secs(1),
-            stuck_patience: Duration::from_secs(5),
-            survivor_grace: Duration::from_secs(2),
+            stuck_patience: Duration::from_secs(4),
+            exit_margin: Duration::from_secs(1),
+            orphan_grace: Duration::from_secs(2),
             leave_patience: Duration::from_secs(30),
             listen_grace: Duration::from_secs(30),
             leave_after: Duration::from_secs(60),

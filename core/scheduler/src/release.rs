@@ -30,7 +30,7 @@ impl<'a> JobPlanner<'a> {
             }
             let kept_for_its_log = is_current && self.is_kept(pod, ledger, wake);
             if pod.delete_by.is_none() && !kept_for_its_log {
-                let grace = ledger.policy().survivor_grace;
+                let grace = self.job.exit + ledger.policy().exit_margin;
                 self.actions.push(Action::DeletePod {
                     attempt,
                     rank,
@@ -147,7 +147,7 @@ pub(crate) fn orphans(view: &JobView<'_>, policy: &Policy) -> Vec<Action> {
     let deletions = left.map(|pod| Action::DeletePod {
         attempt: pod.attempt,
         rank: pod.rank,
-        grace: policy.survivor_grace,
+        grace: policy.orphan_grace,
     });
     deletions.chain(strips(view)).collect()
 }

@@ -2,6 +2,8 @@
 //! others can do without. Who goes on is decided by the rendezvous service and read from the
 //! status.
 
+use std::time::Duration;
+
 use topology::NodeName;
 
 use crate::avoid::EndCause;
@@ -118,7 +120,8 @@ pub(crate) fn stuck<'a>(
     wake: &mut Wake,
 ) -> Option<GangState<'a>> {
     let stuck = view.stuck.filter(|_| view.is_stuck(attempt.number))?;
-    let due = stuck.since + ledger.policy().stuck_patience;
+    let exit = view.job.map_or(Duration::ZERO, |job| job.exit);
+    let due = stuck.since + exit + ledger.policy().stuck_patience;
     if due <= ledger.now() {
         let message = stuck.message.clone();
         return Some(GangState::Lost {

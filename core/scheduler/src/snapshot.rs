@@ -226,6 +226,8 @@ pub struct Job {
     pub suspend: bool,
     /// ack + save + 10 s: how long its pods may take to save and leave.
     pub grace: Duration,
+    /// How long its processes may take to end once one has failed.
+    pub exit: Duration,
     /// Failures of the program that are forgiven.
     pub max_restarts: u32,
     /// Whether its gang, once it runs, goes on without nodes that are lost.

@@ -18,8 +18,14 @@ fn ranks_get_their_environment_and_all_done_is_success() {
         .end();
     assert_eq!(code, 0);
     let printed = String::from_utf8(output.stderr).unwrap();
-    assert!(printed.contains("2/4 0 127.0.0.1:29500 1\n"), "{printed}");
-    assert!(printed.contains("3/4 1 127.0.0.1:29500 1\n"), "{printed}");
+    assert!(
+        printed.contains("[rank2]: 2/4 0 127.0.0.1:29500 1\n"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("[rank3]: 3/4 1 127.0.0.1:29500 1\n"),
+        "{printed}"
+    );
     assert_eq!(
         node.message(),
         TerminationMessage::new(RunOutcome::Succeeded)
@@ -45,6 +51,26 @@ fn a_failing_rank_ends_one_that_will_not_go_after_a_second() {
         (RunOutcome::Failed, Some(3), Some(7))
     );
     assert_eq!(message.log.as_deref(), Some("out of cheese\n"));
+}
+
+#[test]
+fn the_others_may_have_longer_to_say_where_they_were() {
+    let node = Node::new(2).with("FIREFLYER_EXIT_SECONDS", "15");
+    let script = r#"
+        if [ "$LOCAL_RANK" = 1 ]; then
+            while [ ! -e $DIR/ready ]; do sleep 0.01; done
+            exit 7
+        fi
+        trap 'sleep 2; echo "all stacks"; exit 1' TERM
+        touch $DIR/ready; while :; do sleep 0.05; done"#;
+    let (code, output, elapsed) = node.start(script).end();
+    assert_eq!(code, 7);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed, "[rank2]: all stacks\n");
+    assert!(
+        elapsed < Duration::from_secs(10),
+        "{elapsed:?}: once it has said so"
+    );
 }
 
 #[test]
@@ -167,10 +193,13 @@ fn output_passes_through_whole_and_the_report_keeps_its_end() {
     let (code, output, _) = node.start(script).end();
     assert_eq!(code, 5);
     let printed = String::from_utf8(output.stdout).unwrap();
-    let torn = printed
-        .lines()
-        .find(|line| !line.starts_with("rank ") && !line.starts_with("no newline"));
-    assert_eq!(torn, None);
+    let line_of = |rank: u32| format!("[rank{rank}]: rank {rank} says line ");
+    let whole = |line: &&str| {
+        (2..4).any(|rank| line.starts_with(&line_of(rank)) && line.ends_with(" \"quoted\""))
+            || line.ends_with("]: no newline")
+    };
+    let torn: Vec<&str> = printed.lines().filter(|line| !whole(line)).collect();
+    assert_eq!(torn, [""; 0]);
     let log = node.message().log.unwrap();
     assert!(
         log.starts_with("rank ") && log.ends_with("no newline"),

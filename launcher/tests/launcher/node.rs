@@ -18,6 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) struct Node {
     pub(crate) dir: TempDir,
     procs: u32,
+    variables: Vec<(&'static str, &'static str)>,
 }
 
 impl Node {
@@ -38,7 +39,17 @@ impl Node {
             on_peer_loss: OnPeerLoss::Restart,
         };
         roster.write(dir.path()).unwrap();
-        Self { dir, procs }
+        Self {
+            dir,
+            procs,
+            variables: Vec::new(),
+        }
+    }
+
+    /// With this in the container's environment.
+    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -63,6 +74,7 @@ impl Node {
             .env("FIREFLYER_NODE_RANK", "1")
             .env("FIREFLYER_PROCS_PER_NODE", self.procs.to_string())
             .env("DIR", self.dir.path())
+            .envs(self.variables.iter().copied())
             .env_remove("OMP_NUM_THREADS")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

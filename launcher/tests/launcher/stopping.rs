@@ -12,7 +12,7 @@ use crate::node::{Node, send, wait_until_it_listens};
 
 // SAVE-2: the launcher never kills a rank that was asked to save.
 #[test]
-fn a_save_that_takes_longer_than_any_mercy_is_waited_for_and_acknowledged() {
+fn a_save_that_takes_longer_than_ranks_have_after_a_failure_is_waited_for_and_acknowledged() {
     let node = Node::new(2);
     let script = r#"
         trap 'asked=1' TERM

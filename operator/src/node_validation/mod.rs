@@ -29,6 +29,8 @@ use crate::workload::Workload;
 
 /// From SIGTERM to SIGKILL: the validator reports what it has found so far.
 const GRACE_SECONDS: u32 = 5;
+/// The same after a failure, with the scheduler's margin on top: nothing of it is wanted any more.
+const EXIT: Duration = Duration::from_secs(1);
 /// What an assignment says of neighbours, of which a validation has none.
 const PEER_LOSS_SECONDS: u32 = 10;
 
@@ -56,6 +58,7 @@ pub fn job(
         zone_policy: scheduler::ZonePolicy::default(),
         suspend: false,
         grace: Duration::from_secs(GRACE_SECONDS.into()),
+        exit: EXIT,
         max_restarts: 0,
         shrinks: false,
         ttl: workload.ttl(),

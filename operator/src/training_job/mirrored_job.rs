@@ -122,6 +122,7 @@ impl Over {
             zone_policy: scheduler::ZonePolicy::default(),
             suspend: false,
             grace: Duration::ZERO,
+            exit: Duration::ZERO,
             max_restarts: 0,
             shrinks: false,
             ttl: self.ttl,

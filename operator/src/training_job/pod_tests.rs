@@ -304,6 +304,18 @@ fn ranks_use_nvlink_only_where_the_job_asks_for_it() {
 }
 
 #[test]
+fn the_launcher_gives_survivors_what_the_job_says() {
+    let mut job = job(JOB);
+    let variable = |job: &TrainingJob| {
+        let pod = built(job, &class());
+        value_of(trainer_of(&pod), "FIREFLYER_EXIT_SECONDS").clone()
+    };
+    assert_eq!(variable(&job), "1");
+    job.spec.failure_policy.exit_seconds = 30;
+    assert_eq!(variable(&job), "30");
+}
+
+#[test]
 fn sidecars_get_their_adapter_and_their_flags() {
     let settings = Settings {
         sidecar_numa: "1".to_owned(),

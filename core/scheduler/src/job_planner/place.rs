@@ -17,7 +17,7 @@ impl<'a> JobPlanner<'a> {
     pub(super) fn keep_place(&mut self, ledger: &Ledger<'a>) {
         let policy = ledger.policy();
         let again = self.status.retry_at.unwrap_or(self.now);
-        let out = self.now + policy.survivor_grace + policy.leave_patience;
+        let out = self.now + self.job.exit + policy.exit_margin + policy.leave_patience;
         let attempt = self.view.holding();
         self.status.promise = attempt
             .filter(|_| again <= self.now + policy.promise_pause)

@@ -9,6 +9,7 @@ use topology::CheckpointRef;
 
 pub(crate) const CLASS: &str = "a100";
 pub(crate) const GRACE: Duration = Duration::from_secs(30);
+pub(crate) const EXIT: Duration = Duration::from_secs(1);
 
 pub(crate) fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(seconds * 1000)
@@ -63,6 +64,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         zone_policy: ZonePolicy::PreferSingle,
         suspend: false,
         grace: GRACE,
+        exit: EXIT,
         max_restarts: 3,
         shrinks: false,
         ttl: None,

@@ -74,6 +74,16 @@ fn the_first_rank_that_failed_is_charged_and_survivors_get_two_seconds() {
 }
 
 #[test]
+fn survivors_get_what_their_job_says_and_a_second() {
+    let mut snapshot = running(2);
+    snapshot.jobs[0].exit = Duration::from_secs(30);
+    fail(&mut snapshot.pods[0], 0, at(12));
+    let grace = Duration::from_secs(31);
+    let plan = decide(&snapshot, at(13));
+    assert_eq!(deletions(&plan), [(0, grace), (1, grace)]);
+}
+
+#[test]
 fn back_off_doubles_up_to_its_cap() {
     for (restarts, seconds) in [
         (0, 2),

@@ -7,7 +7,7 @@ use scheduler::{
 };
 
 use crate::absence::confirm;
-use crate::build::{at, job, key, node};
+use crate::build::{EXIT, at, job, key, node};
 use crate::decisions::{decide, placed, queue, recorded, step};
 use crate::gangs::{deletions, train};
 use crate::life::{Life, is_over, live, lose_node, succeeded_uncharged};
@@ -145,7 +145,10 @@ fn a_lost_node_is_free_when_its_pod_has_gone() {
     snapshot.nodes[2].ready = Ready::Unknown;
     commit(&mut snapshot, &[2]);
     let plan = decide(&snapshot, at(10));
-    assert_eq!(deletions(&plan), [(2, Policy::default().survivor_grace)]);
+    assert_eq!(
+        deletions(&plan),
+        [(2, EXIT + Policy::default().exit_margin)]
+    );
     apply(&mut snapshot, &plan, at(10));
     // The node was only unheard: its pod still runs.
     snapshot.nodes[2].ready = Ready::True;
@@ -198,6 +201,10 @@ fn a_gang_that_cannot_go_on_is_ended_and_a_program_that_failed_is_charged() {
     let status = recorded(&decide(&snapshot, at(15)), "train");
     assert_eq!((status.phase, status.restarts), (JobPhase::Restarting, 0));
     assert_eq!(status.failure.unwrap().message, stuck(0).message);
+    // The launcher reports a failed rank when the others of its pod have ended.
+    snapshot.jobs[0].exit = EXIT * 30;
+    assert!(decide(&snapshot, at(15)).is_empty());
+    snapshot.jobs[0].exit = EXIT;
 
     end(&mut snapshot, 2, failed());
     let status = recorded(&decide(&snapshot, at(11)), "train");

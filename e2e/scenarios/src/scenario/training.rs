@@ -84,7 +84,7 @@ pub async fn digits_reach_accuracy_over_hfreduce(context: Context) -> Result<()>
     let resumed = format!("resumed=attempt-{}/step-{}", saved.attempt, saved.step);
     eprintln!("    {resumed}");
     ensure!(
-        saved.attempt == 1 && log.lines().any(|line| line == resumed),
+        saved.attempt == 1 && log.lines().any(|line| line.ends_with(&resumed)),
         "attempt 2 does not say {resumed}: {log}"
     );
     let accuracy = log

@@ -46,6 +46,7 @@ pub(super) fn of(
         },
         suspend: spec.suspend,
         grace: terms.map_or(asked, |terms| terms.grace),
+        exit: Duration::from_secs(spec.failure_policy.exit_seconds.into()),
         max_restarts: spec.failure_policy.max_restarts,
         shrinks: terms.map_or(asked_to, |terms| terms.on_peer_loss) == OnPeerLoss::Shrink,
         ttl: workload.ttl(),

@@ -187,6 +187,10 @@ fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
         variable("FIREFLYER_BACKEND", backend),
         variable("FIREFLYER_NUMERICS", numerics),
         variable("FIREFLYER_NVLINK", nvlink),
+        variable(
+            "FIREFLYER_EXIT_SECONDS",
+            &job.spec.failure_policy.exit_seconds.to_string(),
+        ),
     ];
     if let (Some(checkpoint), Some(folder)) = (&job.spec.checkpoint, checkpoint_folder(job)) {
         let interval = checkpoint.interval_seconds.to_string();

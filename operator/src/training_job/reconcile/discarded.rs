@@ -62,6 +62,7 @@ mod tests {
             zone_policy: scheduler::ZonePolicy::default(),
             suspend: false,
             grace: Duration::from_secs(80),
+            exit: Duration::from_secs(1),
             max_restarts: 0,
             shrinks: false,
             ttl: None,
