@@ -277,10 +277,12 @@ pub struct Validate {
     /// How many times it is measured.
     #[arg(long, default_value_t = 10, value_parser = at_least_one)]
     pub rounds: usize,
-    /// Least algorithm bandwidth in GB/s (10^9 bytes a second). Without it only --of-memcpy counts.
+    /// Least algorithm bandwidth in GB/s (10^9 bytes a second), on every NUMA node by itself and on all together. Without it only
+    /// --of-memcpy counts.
     #[arg(long, value_parser = rate)]
     pub at_least: Option<f64>,
-    /// Least memory traffic, as a share of what one thread of memcpy reaches in the same run. 0: no comparison.
+    /// Least memory traffic, as a share of what memcpy reaches in the same run with a thread for each processor, 12 at the most.
+    /// 0: no comparison.
     #[arg(long, default_value_t = 0.3, value_parser = rate)]
     pub of_memcpy: f64,
     /// Who computes.

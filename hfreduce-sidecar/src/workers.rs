@@ -298,7 +298,7 @@ impl Drop for Panics<'_> {
 }
 
 /// How many threads may run at once here: as the affinity and the cgroup say.
-fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     processors.min(DEFAULT_LIMIT)
 }

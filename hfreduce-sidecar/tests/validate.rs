@@ -54,6 +54,16 @@ fn a_machine_that_adds_right_passes_and_tells_its_two_figures() {
 }
 
 #[test]
+fn memcpy_has_a_thread_for_each_processor_whatever_the_sidecar_may_use() {
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let (code, report) = json(&["--of-memcpy", "0", "--workers", "1"], None);
+    assert_eq!(code, 0, "{report}");
+    let parts = report["parts"].as_array().unwrap();
+    let threads = &parts.last().unwrap()["figures"]["memcpyThreads"];
+    assert_eq!(threads, &processors.min(12));
+}
+
+#[test]
 fn a_floor_that_no_machine_reaches_is_missed_with_its_own_code() {
     let (code, report) = json(&["--at-least", "1000000"], None);
     assert_eq!(code, 4, "{report}");

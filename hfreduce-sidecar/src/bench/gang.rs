@@ -229,9 +229,12 @@ impl Drop for Gang {
     }
 }
 
-/// What so many threads of memcpy reach, each on 128 MiB of its own, best of three: bytes read and written a second.
+/// What a thread of memcpy reads from, and what it writes to.
+pub(super) const MEMCPY_BYTES: usize = 128 << 20;
+
+/// What so many threads of memcpy reach, each on memory of its own, best of three: bytes read and written a second.
 pub(super) fn memcpy_rate(threads: usize) -> f64 {
-    const BYTES: usize = 128 << 20;
+    const BYTES: usize = MEMCPY_BYTES;
     const ROUNDS: usize = 3;
     let barrier = Barrier::new(threads);
     let copy = || {

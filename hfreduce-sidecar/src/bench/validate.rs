@@ -14,15 +14,16 @@ use hfreduce_client::{DType, Numerics};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use topology::numa::Numbers;
 
-use super::gang::{Calls, Gang, Measured, memcpy_rate, processor};
+use super::gang::{Calls, Gang, MEMCPY_BYTES, Measured, memcpy_rate, processor};
 use super::load::Wrong;
 use super::verdict::{Figures, Floors, Part, Place, Report, Work};
 use crate::args::{Format, Validate, WorkerFlags};
 use crate::member::MemberOptions;
 use crate::numa;
+use crate::workers::processors;
 
-/// What is needed besides the tensors: memcpy's, and the program itself.
-const EXTRA_BYTES: u64 = 512 << 20;
+/// What is needed besides the tensors and memcpy's memory: the program itself.
+const EXTRA_BYTES: u64 = 256 << 20;
 
 /// Bytes of an input that a core adds up: the caches of a core hold eight of them and the sum.
 const CORE_BYTES: usize = 64 << 10;
@@ -58,7 +59,8 @@ pub fn run(args: &Validate) -> anyhow::Result<ExitCode> {
 /// Every NUMA node by itself where there are several, then all that the process may use.
 fn measure(work: Work, workers: WorkerFlags) -> anyhow::Result<Vec<Part>> {
     let tensors = work.tensors as u64 * work.bytes_per_tensor as u64;
-    let needed = tensors * (u64::from(work.processes) + 1) + EXTRA_BYTES;
+    let memcpy = 2 * (processors() * MEMCPY_BYTES) as u64;
+    let needed = tensors * (u64::from(work.processes) + 1) + memcpy + EXTRA_BYTES;
     let free = numa::free_bytes();
     ensure!(
         free.is_none_or(|free| free >= needed),
@@ -105,7 +107,9 @@ fn measure_here(
     workers: WorkerFlags,
 ) -> anyhow::Result<(Option<Figures>, Vec<anyhow::Error>)> {
     let wrong_cores = wrong_cores()?;
-    let before = memcpy_rate(1);
+    // As many as a sidecar computes with unless it is kept from it, so that one which is does not go unnoticed.
+    let threads = processors();
+    let before = memcpy_rate(threads);
     let options = MemberOptions {
         workers: workers.options(),
         ..MemberOptions::new(PathBuf::new())
@@ -123,9 +127,9 @@ fn measure_here(
     gang.stop();
     failures.extend(wrong_cores.into_iter().map(Into::into));
     // The slower one: others may have used the memory during one of the two, and a verdict counts more than a figure.
-    let memcpy = before.min(memcpy_rate(1));
+    let memcpy = before.min(memcpy_rate(threads));
     let seconds: Vec<f64> = times.iter().map(std::time::Duration::as_secs_f64).collect();
-    Ok((Figures::new(work, &seconds, memcpy), failures))
+    Ok((Figures::new(work, &seconds, (threads, memcpy)), failures))
 }
 
 /// What was wrong first on each core that this thread may use.

@@ -1,5 +1,5 @@
 //! What a validation says: the figures of each part of the machine, what is wanted of them, and the verdict with the
-//! words for whoever has to act on it. Its JSON is an interface: fields are added, not changed, while `version` is 1.
+//! words for whoever has to act on it. Its JSON is an interface: fields are added, not changed, while `version` is 2.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::load::Wrong;
 
 /// Of the JSON.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -96,15 +96,21 @@ pub(super) struct Figures {
     pub(super) algorithm: f64,
     /// The second one: algorithm * 2(ws-1)/ws.
     pub(super) bus: f64,
-    /// What one thread of memcpy reads and writes.
+    /// How many threads of memcpy there were: one for each processor, up to as many as a sidecar computes with by default.
+    pub(super) memcpy_threads: usize,
+    /// What they read and wrote together.
     pub(super) memcpy: f64,
     /// What the sum has to read and write at the least, of that.
     pub(super) of_memcpy: f64,
 }
 
 impl Figures {
-    /// From times, shortest first, and memcpy's bytes a second; none without times.
-    pub(super) fn new(work: Work, seconds: &[f64], memcpy: f64) -> Option<Self> {
+    /// From times, shortest first, and the threads of memcpy with their bytes a second; none without times.
+    pub(super) fn new(
+        work: Work,
+        seconds: &[f64],
+        (threads, memcpy): (usize, f64),
+    ) -> Option<Self> {
         let median = *seconds.get(seconds.len() / 2)?;
         let world = f64::from(work.processes);
         let algorithm = work.bytes() as f64 / median / 1e9;
@@ -115,6 +121,7 @@ impl Figures {
             worst_seconds: *seconds.last()?,
             algorithm,
             bus: algorithm * 2.0 * (world - 1.0) / world,
+            memcpy_threads: threads,
             memcpy,
             // Each process's tensor is read, and one result written.
             of_memcpy: algorithm * (world + 1.0) / memcpy,
@@ -154,6 +161,7 @@ impl Part {
         };
         let Figures {
             algorithm,
+            memcpy_threads,
             memcpy,
             of_memcpy,
             ..
@@ -162,11 +170,11 @@ impl Part {
         match (floors.at_least, floors.of_memcpy) {
             (Some(floor), _) if algorithm < floor => slow(format!(
                 "algorithm bandwidth {algorithm:.3} GB/s is below the floor of {floor} GB/s (--at-least); memcpy reaches \
-                 {memcpy:.1} GB/s with one thread"
+                 {memcpy:.1} GB/s with {memcpy_threads} threads"
             )),
             (_, Some(floor)) if of_memcpy < floor => slow(format!(
-                "the sum's traffic is {of_memcpy:.3} of memcpy's {memcpy:.1} GB/s, below the floor of {floor} \
-                 (--of-memcpy); algorithm bandwidth {algorithm:.3} GB/s"
+                "the sum's traffic is {of_memcpy:.3} of memcpy's {memcpy:.1} GB/s with {memcpy_threads} threads, below the \
+                 floor of {floor} (--of-memcpy); algorithm bandwidth {algorithm:.3} GB/s"
             )),
             _ => None,
         }
@@ -247,8 +255,8 @@ fn message(cause: Option<Cause>, faults: &[(Cause, String)]) -> String {
              /sys/devices/system/edac/mc, and test its memory"
         }
         Cause::Slow => {
-            "see that nothing else runs on the node, that its processors are not throttled and that all memory channels \
-             are populated, then run it again; a node that stays slow holds its whole gang up"
+            "see that nothing else runs on the node, that --workers lets the sidecar use its processors, that these are not \
+             throttled and that all memory channels are populated, then run it again; a node that stays slow holds its whole gang up"
         }
         Cause::NotRun => "nothing is known of the machine: remove the cause and run it again",
     };
@@ -277,7 +285,7 @@ impl fmt::Display for Report {
             writeln!(
                 f,
                 "{}: algorithm bandwidth {:.3} GB/s, algorithm * 2(ws-1)/ws {:.3} GB/s; {:.2} ms, {:.2} to {:.2}; \
-                 {:.2} of memcpy's {:.1} GB/s",
+                 {:.2} of memcpy's {:.1} GB/s with {} threads",
                 part.place,
                 figures.algorithm,
                 figures.bus,
@@ -286,6 +294,7 @@ impl fmt::Display for Report {
                 figures.worst_seconds * 1e3,
                 figures.of_memcpy,
                 figures.memcpy,
+                figures.memcpy_threads,
             )?;
         }
         writeln!(f, "verdict  {:?}: {}", self.verdict, self.message)

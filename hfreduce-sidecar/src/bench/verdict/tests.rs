@@ -13,14 +13,14 @@ const FLOORS: Floors = Floors {
     of_memcpy: Some(0.5),
 };
 
-/// A part that took so many seconds next to a memcpy of 10 GB/s.
+/// A part that took so many seconds next to a memcpy of 10 GB/s with four threads.
 fn part(numa_node: u32, median: f64) -> Part {
     Part {
         place: Place {
             numa_node: Some(numa_node),
             processors: "0-31".to_owned(),
         },
-        figures: Figures::new(WORK, &[median / 2.0, median, median * 2.0], 10e9),
+        figures: Figures::new(WORK, &[median / 2.0, median, median * 2.0], (4, 10e9)),
         wrong: Vec::new(),
         wrong_cores: Vec::new(),
         error: None,
@@ -77,12 +77,15 @@ fn each_floor_is_held_on_every_numa_node() {
     check(vec![part(0, 0.1), part(1, 0.2)], 4, Verdict::Fail, &said);
     // 1.02 GB/s makes 5.1 of traffic; next to a faster memcpy that is out of proportion.
     let mut slow = part(0, 0.19);
-    slow.figures = Figures::new(WORK, &[0.19], 20e9);
+    slow.figures = Figures::new(WORK, &[0.19], (4, 20e9));
     check(
         vec![slow],
         4,
         Verdict::Fail,
-        &["0.254 of memcpy's 20.0", "(--of-memcpy)"],
+        &[
+            "0.254 of memcpy's 20.0 GB/s with 4 threads",
+            "(--of-memcpy)",
+        ],
     );
 }
 
@@ -133,7 +136,7 @@ fn what_could_not_run_says_nothing_of_the_machine() {
 fn the_json_has_the_fields_that_its_readers_know() {
     let report = Report::new(String::new(), (WORK, FLOORS), vec![part(0, 0.2)], None);
     let json = serde_json::to_value(report).unwrap();
-    assert_eq!(json["version"], 1);
+    assert_eq!(json["version"], 2);
     assert_eq!(
         (&json["verdict"], &json["cause"]),
         (&"Fail".into(), &"Slow".into())
@@ -146,6 +149,7 @@ fn the_json_has_the_fields_that_its_readers_know() {
         (&0.into(), &"0-31".into())
     );
     assert_eq!(part["wrongCores"], serde_json::json!([]));
+    assert_eq!(part["figures"]["memcpyThreads"], 4);
     for figure in ["medianSeconds", "algorithm", "bus", "memcpy", "ofMemcpy"] {
         assert!(part["figures"][figure].is_f64(), "{figure}");
     }
