@@ -39,6 +39,19 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
+def register_for_a_group() -> None:
+    """The same, where ``import torch`` did not (``TORCH_DEVICE_BACKEND_AUTOLOAD=0``). Called by a group that asks for the
+    backend, which has its store by then."""
+    register()
+    from .rendezvous import outlives_losses
+
+    if outlives_losses():
+        _log.warning(
+            "hfreduce was loaded after the rendezvous: the store of torch.distributed stays with rank 0, and is lost with it; "
+            "call fireflyer.backend.register() before init_process_group, or do not set TORCH_DEVICE_BACKEND_AUTOLOAD=0"
+        )
+
+
 def _look_at_version(version: str) -> None:
     """Says so if PyTorch is a version whose calls of a backend nobody has compared with ours."""
     numbers = re.match(r"(\d+)\.(\d+)", version)

@@ -6,6 +6,7 @@ PyTorch let Python make a backend.
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import Any
 
@@ -84,6 +85,7 @@ class HFReduceBackend(Methods, Backend):
         return Backend.Options("hfreduce", timedelta(seconds=self.communicator.timeout))
 
 
+@functools.cache
 def has_backends() -> bool:
     """Whether this PyTorch lets Python make a backend."""
     try:

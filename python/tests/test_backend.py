@@ -1,14 +1,19 @@
 """The backend over gloo, where there is no sidecar: nothing a script does may fail."""
 
+import os
+import subprocess
+import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 import fireflyer
 import gang
 import torch
 import torch.distributed as dist
 from fireflyer import group
+from fireflyer.sidecars import free_port
 from torch._C._distributed_c10d import AllgatherOptions
 
 
@@ -194,6 +199,37 @@ def uses_sidecar():
     return dist.group.WORLD.uses_sidecar
 
 
+#: A script of one rank. The argument is what it does before it makes its group.
+ALONE = """
+import sys
+import torch
+import torch.distributed as dist
+
+assert "fireflyer.backend" not in sys.modules
+exec(sys.argv[1])
+dist.init_process_group("hfreduce")
+dist.all_reduce(torch.ones(1))
+print(dist.get_backend())
+"""
+
+
+def run_alone(before, **variables):
+    """Runs it where PyTorch loads no backends by itself."""
+    environment = {
+        **os.environ,
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        **variables,
+    }
+    command = [sys.executable, "-c", ALONE, before]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
 class BackendTest(unittest.TestCase):
     def test_options_refuse_what_they_do_not_know(self):
         with self.assertRaisesRegex(TypeError, "urgency"):
@@ -215,6 +251,29 @@ class BackendTest(unittest.TestCase):
             variables = [{**pod, "FIREFLYER_FALLBACK": "gloo"}] * 2
             gangs = gang.run(uses_sidecar, 2, backend="hfreduce", variables=variables)
             self.assertEqual(gangs, [False, False])
+
+    def test_a_backend_that_pytorch_does_not_load_can_be_registered(self):
+        done = run_alone("import fireflyer.backend; fireflyer.backend.register()")
+        self.assertEqual((done.returncode, done.stdout), (0, "hfreduce\n"), done.stderr)
+
+    @unittest.skipUnless(
+        hasattr(dist.Backend, "_ensure_backend_registered"),
+        "this version of PyTorch does not look for backends by name",
+    )
+    def test_pytorch_finds_the_backend_by_its_name(self):
+        done = run_alone("")
+        self.assertEqual((done.returncode, done.stdout), (0, "hfreduce\n"), done.stderr)
+        self.assertNotIn("after the rendezvous", done.stderr)
+        # The store that can move is no longer possible then.
+        with tempfile.TemporaryDirectory() as folder:
+            shrinks = {"FIREFLYER_ON_PEER_LOSS": "Shrink", "FIREFLYER_RUN_DIR": folder}
+            done = run_alone("", FIREFLYER_FALLBACK="gloo", **shrinks)
+        self.assertIn("the store of torch.distributed stays with rank 0", done.stderr)
+
+    def test_pytorch_is_asked_once_what_it_can(self):
+        group.has_backends()
+        with unittest.mock.patch.object(group, "Backend", side_effect=AssertionError("again")):
+            group.has_backends()
 
     @unittest.skipIf(group.has_backends(), "this version of PyTorch serves them")
     def test_a_backend_beside_ours_is_refused_and_not_dropped(self):
