@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 #: while most of the backward pass is still to come. The paper's load has tensors of 4 MiB.
 BUCKET_BYTES = 4 << 20
 
+#: Steps for which results are copied after gradients were written to, until one step shows whether they still are. Twice as
+#: many each time that they were, up to the most.
+COPIED_STEPS, MOST_COPIED_STEPS = 32, 4096
+
 
 class Arena:
     """Averages the gradients of a module over all ranks, in place of DistributedDataParallel::
@@ -50,11 +54,20 @@ class Arena:
     Making one is collective: parameters and buffers get the values of rank 0. All ranks call `wait` equally often; it
     averages every parameter that requires a gradient, with zeros from ranks that have not used it.
 
-    A gradient is this process's own until `zero_grad` or the next backward pass. Writing to it, as clipping does, is
-    allowed and costs a copy of each page that is written; the arena notices and copies results from then on, which is
-    cheaper than that. `views=False` copies from the start.
+    A gradient is this process's own until `zero_grad` or the next backward pass. Writing to it is allowed and costs a copy
+    of each page that is written. The arena notices, and copies results for some steps, which is cheaper than that. To clip,
+    use its own `clip_grad_norm_`, which copies nothing.
 
     Over a group without a sidecar the same happens by the group's own allreduce.
+
+    Args:
+        module: the model. Its parameters that require a gradient now are averaged, each with its own type and device.
+        group: the ranks that average; all of them, if none is given.
+        bucket_bytes: how many bytes of gradients are reduced at once. A larger gradient is alone in its bucket.
+        views: whether ``.grad`` may lie where the sidecar wrote it. With False results are copied from there in each step.
+
+    Raises:
+        HFReduceError: ranks have different models, or the sidecar has not enough memory for the gradients.
     """
 
     def __init__(
@@ -70,7 +83,8 @@ class Arena:
         self._process = process.own()
         self._copied_in = 0
         self._synchronizes = True
-        self._views = views
+        self._asked_for_views = self._views = views
+        self._copied_steps, self._steps_left = COPIED_STEPS, 0
         buckets = plan(module.parameters(), bucket_bytes)
         name = layout(buckets)
         _make_alike(module, self._group)
@@ -137,6 +151,42 @@ class Arena:
         if first is not None:
             raise first
 
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scales all gradients down so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` does. Where
+        it is already, nothing is written. Not collective: averages are the same on all ranks. Call it after `wait`.
+
+        Args:
+            max_norm: the largest norm of all gradients together.
+            norm_type: the p of the p-norm; ``inf`` is allowed.
+
+        Returns:
+            The norm before, as a tensor without dimensions.
+        """
+        self._own_process()
+        self._check_idle("clip_grad_norm_")
+        places = [
+            (slot.parameter, mine)
+            for lane in self._lanes
+            for slot, mine in zip(lane.bucket.slots, lane.gradients)
+            if slot.parameter.grad is not None
+        ]
+        if not places:
+            return torch.tensor(0.0)
+        device = places[0][1].device
+        norms = [
+            torch.linalg.vector_norm(parameter.grad, norm_type).to(device, torch.float32)
+            for parameter, _ in places
+        ]
+        norm = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+        factor = max_norm / (norm.item() + 1e-6)
+        # Also where it is not a number.
+        if not factor >= 1.0:
+            for parameter, mine in places:
+                # Where the sidecar wrote is not written to: scaling reads there and writes here.
+                parameter.grad = torch.mul(parameter.grad, factor, out=mine)
+        return norm
+
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside add to the gradients and call nothing: all but the last of several micro-batches."""
@@ -194,11 +244,19 @@ class Arena:
             self._next += 1
 
     def _look_for_writers(self) -> None:
-        if self._client is not None and self._views:
-            written, self._written = self._written, self._client.results_written
-            if self._written > written:
-                self._views = False
-                _log.info("gradients are written to after wait(): from here on they are copied")
+        if self._client is None or not self._asked_for_views:
+            return
+        if not self._views:
+            self._steps_left -= 1
+            self._views = self._steps_left == 0
+            return
+        written, self._written = self._written, self._client.results_written
+        if self._written > written:
+            self._views, self._steps_left = False, self._copied_steps
+            _log.info(
+                "gradients are written to after wait(): they are copied for the next %d steps", self._copied_steps
+            )  # fmt: skip
+            self._copied_steps = min(2 * self._copied_steps, MOST_COPIED_STEPS)
 
     def _check_idle(self, what: str) -> None:
         if self._next or any(any(lane.filled) for lane in self._lanes):

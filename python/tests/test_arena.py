@@ -8,6 +8,7 @@ import gang
 import torch
 import torch.distributed as dist
 from fireflyer import HFReduceError
+from fireflyer.arena import COPIED_STEPS
 from sidecars import Sidecars, needed
 
 STEPS = 30
@@ -36,7 +37,7 @@ def loss_of(layers, generator):
     return torch.nn.functional.cross_entropy(logits, target)
 
 
-def train(how, micro_batches=1, clip=False):
+def train(how, micro_batches=1, clip=None):
     """Trains over an arena, or by averaging each gradient; returns losses, weights and bytes that were copied."""
     layers = model()
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
@@ -67,7 +68,9 @@ def train(how, micro_batches=1, clip=False):
         else:
             assert all(one.grad is None for one in layers[5].parameters()), "it is under way"
             arena.wait()
-        if clip:
+        if clip == "arena":
+            arena.clip_grad_norm_(0.1)
+        elif clip is not None:
             torch.nn.utils.clip_grad_norm_(layers.parameters(), 0.1)
         optimizer.step()
         losses.append(loss.item())
@@ -90,6 +93,49 @@ def written_to():
         dist.barrier()
         assert dist.get_rank() == 1 or layers.weight.grad.unique().tolist() == [step + 1.5]
     return seen
+
+
+def written_to_at(steps, writes):
+    """A rank writes to its gradients in some steps; in which steps results were copied."""
+    layers = torch.nn.Linear(1000, 10, bias=False)
+    arena = fireflyer.Arena(layers)
+    copied, before = [], 0
+    for step in range(steps):
+        arena.zero_grad()
+        layers(torch.full((1, 1000), float(step))).sum().backward()
+        arena.wait()
+        assert layers.weight.grad.eq(step).all(), step
+        if step in writes:
+            layers.weight.grad.mul_(2.0)
+        now = arena.copied_bytes[1]
+        if now > before:
+            copied.append(step)
+        before = now
+    return copied
+
+
+def clip(norms, norm_type):
+    """Clips to some norms, by the arena and by PyTorch; what either did, and what was written."""
+    layers = model()
+    arena = fireflyer.Arena(layers, bucket_bytes=20_000)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    seen = []
+    for norm in norms:
+        arena.zero_grad()
+        loss_of(layers, generator).backward()
+        arena.wait()
+        theirs = [one.grad.clone() for one in layers.parameters()]
+        copies = [torch.nn.Parameter(torch.empty_like(one)) for one in theirs]
+        for copy, gradient in zip(copies, theirs):
+            copy.grad = gradient
+        wanted = torch.nn.utils.clip_grad_norm_(copies, norm, norm_type)
+        before = [one.grad.data_ptr() for one in layers.parameters()]
+        found = arena.clip_grad_norm_(norm, norm_type)
+        torch.testing.assert_close(found, wanted.float())
+        for one, copy in zip(layers.parameters(), copies):
+            torch.testing.assert_close(one.grad, copy.grad)
+        seen.append(before != [one.grad.data_ptr() for one in layers.parameters()])
+    return seen, arena.copied_bytes, dist.group.WORLD.communicator.client.results_written
 
 
 def in_the_order_of_the_model():
@@ -193,15 +239,28 @@ class ArenaTest(unittest.TestCase):
         used = sum(one.numel() * one.element_size() for one in _parameters() if one.numel() != 7)
         self.assertEqual(ours[0][2], (STEPS * used, 0))
 
-    def test_clipping_is_right_and_turns_to_copies(self):
-        ours = gang.successes(self.gang().run(train, "arena", 1, True))
-        by_hand = gang.successes(self.gang().run(train, "by hand", 1, True))
-        for _, weights, copied in ours:
-            self.assertEqual(weights, ours[0][1])
-            self.assertEqual(copied[0], 0)
-            self.assertGreater(copied[1], 0)
-        for mine, wanted in zip(ours[0][0], by_hand[0][0]):
-            self.assertAlmostEqual(mine, wanted, delta=1e-4)
+    def test_clipping_is_right_and_the_arenas_own_copies_nothing(self):
+        by_hand = gang.successes(self.gang().run(train, "by hand", 1, "pytorch"))
+        for clip in ("pytorch", "arena"):
+            ours = gang.successes(self.gang().run(train, "arena", 1, clip))
+            for _, weights, copied in ours:
+                self.assertEqual(weights, ours[0][1])
+                self.assertEqual((copied[0], copied[1] > 0), (0, clip == "pytorch"))
+            for mine, wanted in zip(ours[0][0], by_hand[0][0]):
+                self.assertAlmostEqual(mine, wanted, delta=1e-4)
+
+    def test_the_arenas_own_clipping_is_pytorchs_and_writes_to_no_result(self):
+        for norm_type in (2.0, float("inf")):
+            for seen in gang.successes(self.gang(1).run(clip, (1e6, 0.1, 1e6, 0.01), norm_type)):
+                self.assertEqual(seen, ([False, True, False, True], (0, 0), 0))
+
+    def test_results_are_copied_for_some_steps_after_gradients_were_written_to(self):
+        first, second = COPIED_STEPS, 2 * COPIED_STEPS
+        writes, steps = {0, first + 1}, first + second + 10
+        for copied in gang.successes(self.gang(1).run(written_to_at, steps, writes)):
+            # Step `first` + 1 shows that they still are, the first one after `second` more that they are not.
+            expected = [*range(1, first + 1), *range(first + 2, first + 2 + second)]
+            self.assertEqual(copied, expected)
 
     def test_what_a_rank_writes_to_its_gradients_is_its_own(self):
         for rank, seen in enumerate(gang.successes(self.gang().run(written_to))):
