@@ -1,6 +1,8 @@
-"""What goes over gloo and what does not, and what c10d knows of a group of ours: real sidecars, 2 nodes of 2 ranks."""
+"""What goes over gloo and what does not, and what c10d knows of a group of ours: real sidecars, 2 nodes of 2 or 4 ranks."""
 
 import os
+import subprocess
+import sys
 import unittest
 from datetime import timedelta
 
@@ -8,10 +10,11 @@ import fireflyer
 import gang
 import torch
 import torch.distributed as dist
+from fireflyer.connection import SOCKET
 from sidecars import Sidecars, needed
 
 #: Groups that are opened one after another.
-MANY = 100
+MANY = 500
 
 
 def sockets():
@@ -25,8 +28,9 @@ def open_many():
     before = sockets()
     calls = 0
     for at in range(MANY):
-        group = dist.new_group([at % 2, 3])
-        if dist.get_rank() in (at % 2, 3):
+        ranks = [at % 4, 4 + at % 3, 7]
+        group = dist.new_group(ranks)
+        if dist.get_rank() in ranks:
             dist.all_reduce(torch.ones(1), group=group)
             calls += group.gloo_calls
             dist.destroy_process_group(group)
@@ -34,6 +38,29 @@ def open_many():
     # The store ends with rank 0, and others may still make a group.
     dist.barrier()
     return opened, calls + dist.group.WORLD.gloo_calls
+
+
+#: A rank without PyTorch: what the sum of all ranks' numbers is, and how many sockets but Unix domain ones it has.
+WITHOUT_PYTORCH = """
+import array
+import os
+import sys
+
+from fireflyer import _native
+from fireflyer.call import Call
+
+client = _native.Client.attach(sys.argv[1], int(sys.argv[2]), 60.0)
+numbers = array.array("f", [client.rank])
+ticket = client.call(Call("allreduce", "f32", 1, "sum"), memoryview(numbers).cast("B"), timeout=60.0)
+client.wait(ticket, memoryview(numbers).cast("B"), timeout=60.0)
+links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+sockets = {os.readlink(link) for link in links if os.path.islink(link)}
+with open("/proc/self/net/unix") as table:
+    ours = {f"socket:[{line.split()[6]}]" for line in table.readlines()[1:]}
+others = [one for one in sockets - ours if one.startswith("socket:")]
+client.close()
+print(int(numbers[0]), len(others), "torch" in sys.modules)
+"""
 
 
 def multiply():
@@ -100,13 +127,28 @@ class DeviceTest(unittest.TestCase):
 
 @needed
 class GlooTest(unittest.TestCase):
-    def gang(self):
-        return self.enterContext(Sidecars(2, 2))
+    def gang(self, procs=2):
+        return self.enterContext(Sidecars(2, procs))
 
     def test_groups_need_no_socket_of_gloo(self):
-        for opened, calls in gang.successes(self.gang().run(open_many)):
+        for opened, calls in gang.successes(self.gang(4).run(open_many)):
             self.assertLessEqual(opened, 0)
             self.assertEqual(calls, 0)
+
+    def test_a_gang_of_64_ranks_needs_neither_pytorch_nor_a_socket_of_gloo(self):
+        sidecars = self.enterContext(Sidecars(8, 8))
+        rank = [sys.executable, "-c", WITHOUT_PYTORCH]
+        ranks = [
+            subprocess.Popen(
+                [*rank, sidecars.run_dir(node) / SOCKET, str(local)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for node in range(8)
+            for local in range(8)
+        ]
+        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+        self.assertEqual(said, [f"{sum(range(64))} 0 False\n"] * 64)
 
     def test_gloo_is_connected_when_it_is_first_needed_and_counted(self):
         for seen, connected in gang.successes(self.gang().run(multiply)):
