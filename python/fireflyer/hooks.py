@@ -50,7 +50,12 @@ _MEMORIES = 1024
 class State:
     """What a model's hooks share: the group, and memory for its buckets. One for each model.
 
-    `group` is a group of the hfreduce backend; without one a group of all ranks is made, which is collective.
+    Args:
+        group: a group of the hfreduce backend, whose ranks are those of the model's group. Without one a group of all ranks
+            is used, which is made if need be: a collective call.
+
+    Raises:
+        HFReduceError: the group is another backend's, or could not be made.
     """
 
     def __init__(self, group: "dist.ProcessGroup | None" = None) -> None:

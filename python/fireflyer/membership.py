@@ -20,10 +20,16 @@ class Members(NamedTuple):
 
 
 def members() -> Members:
-    """Who takes part in the collectives of the default group at present.
+    """Who takes part in the collectives of the default group at present. Not collective.
 
     A collective that is called now may still be of an earlier set, or of a later one: how many took part in one of them,
     `participants` says of its handle.
+
+    Returns:
+        Epoch 0 with all ranks and no nodes, where the group does not use sidecars.
+
+    Raises:
+        HFReduceError: the sidecar is gone, or did not answer within the group's timeout.
     """
     import torch.distributed as dist
 

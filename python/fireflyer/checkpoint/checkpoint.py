@@ -52,13 +52,18 @@ class Checkpoint:
     the states, which are the same on all ranks; states named in `sharded` differ by rank and are written by each. The
     random number generators of every rank are saved too, as ``random``.
 
-    `directory` is where checkpoints lie, a folder that all nodes see; `interval_seconds` (0 or more) the
-    time between periodic ones, `keep_last` (1 or more) how many stay. What is not given comes from the job
-    (``FIREFLYER_CHECKPOINT_DIR``, …_INTERVAL_SECONDS, …_KEEP_LAST). Without a directory nothing is saved,
-    and the script runs as it is.
+    All methods are collective: every rank calls them at the same place. What is not given comes from the job. Without a
+    directory nothing is saved, and the script runs as it is.
 
-    All methods are collective: every rank calls them at the same place. A `TypeError` or `ValueError` here
-    names the argument or variable that cannot be used.
+    Args:
+        states: what is saved, by name. Names are letters, digits, ``-`` and ``_``, and do not begin with ``rank-``.
+        sharded: the names of those that differ by rank.
+        directory: where checkpoints lie, a folder that all nodes see (``FIREFLYER_CHECKPOINT_DIR``).
+        interval_seconds: the time between periodic ones, 0 or more (``FIREFLYER_CHECKPOINT_INTERVAL_SECONDS``).
+        keep_last: how many stay, 1 or more (``FIREFLYER_CHECKPOINT_KEEP_LAST``).
+
+    Raises:
+        TypeError, ValueError: an argument or a variable cannot be used. The text names it.
     """
 
     def __init__(
@@ -123,7 +128,7 @@ class Checkpoint:
 
         Saves when the interval is over, when the run has to stop (it yields no more then, see `stopped`), and after the
         last step. A step counts as trained when the next one is asked for: after a ``break`` nothing is saved. `first`
-        and `fresh` are those of `resume`.
+        and `fresh` are those of `resume`, whose errors it raises. `total` counts the steps of earlier attempts, too.
         """
         start = self._next if self._next is not None else self.resume(first, fresh=fresh)
         for step in range(start, total):
@@ -142,16 +147,18 @@ class Checkpoint:
         """Loads the checkpoint to go on from and returns the step to do next; `first` if there never was one.
 
         That is the one that the job acknowledged (``FIREFLYER_RESUME``), else the newest. One that is damaged on any rank
-        is passed over, with a warning and a condition of the job. With `fresh` none is loaded, and training starts over
-        beside what is there. The same on all ranks are:
+        is passed over, with a warning and a condition of the job.
 
-        - `CheckpointUnavailable`: one exists and cannot be read now, and nothing is known to be wrong with it; or none is
-          there, and the job has saved one (``FIREFLYER_LAST_CHECKPOINT``).
-        - `NoUsableCheckpoint`: some exist, and none can be loaded.
-        - `StateError`: a state of this run holds what cannot be stored.
-        - `CheckpointError`: the checkpoint lacks a state that is named here.
+        With `fresh` none is loaded, and training starts over beside what is there.
 
-        What a ``load_state_dict()`` raises, as for a model of another shape, is passed on.
+        Raises:
+            CheckpointUnavailable: one exists and cannot be read now, and nothing is known to be wrong with it; or none is
+                there, and the job has saved one (``FIREFLYER_LAST_CHECKPOINT``).
+            NoUsableCheckpoint: some exist, and none can be loaded.
+            StateError: a state of this run holds what cannot be stored.
+            CheckpointError: the checkpoint lacks a state that is named here.
+
+        These are the same on all ranks. What a ``load_state_dict()`` raises is passed on.
         """
         self._try_states()
         self._next = first
@@ -171,8 +178,14 @@ class Checkpoint:
 
         For loops of your own; `steps` calls it. Saves when the interval is over, and when any rank was asked to stop; all
         ranks decide the same. A save that fails is logged and tried again after the next interval; a stop is then not
-        acknowledged. A `StateError` is raised. `loss` is a number or a tensor of one element; it is reported to the platform
-        about once a second, and read from the accelerator only then.
+        acknowledged.
+
+        Args:
+            loss: a number or a tensor of one element. It is reported to the platform about once a second, and read from the
+                accelerator only then.
+
+        Raises:
+            StateError: a state holds what cannot be stored.
         """
         step = _checked(step)
         rank, _ = agreement.standing()
@@ -204,9 +217,12 @@ class Checkpoint:
         """Saves the state after step `step` (0 or more), durably, and returns what identifies it.
 
         For moments of your own; `step` calls it when it is time, and `steps` at the end. After a stop, or where the run has
-        resumed past that step, it saves nothing and returns what is saved. A `CheckpointError`, the same on all ranks, says
-        what failed (also when there is no directory, see `enabled`); earlier checkpoints are untouched then. A `ValueError`:
-        the step was not trained, or later ones are.
+        resumed past that step, it saves nothing and returns what is saved.
+
+        Raises:
+            CheckpointError: what failed, the same on all ranks; also when there is no directory, see `enabled`. Earlier
+                checkpoints are untouched then.
+            ValueError: the step was not trained, or later ones are.
         """
         step = _checked(step)
         if self._stopped and self._root is not None:
