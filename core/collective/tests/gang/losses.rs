@@ -49,6 +49,7 @@ fn any_setup(rng: &mut Rng) -> Setup {
             ..Conditions::reliable()
         },
         leads: Leads::Operator,
+        overtakes: rng.chance(1, 2),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Links between sidecars: what arrives is handled in order, and a payload takes time to read in.
+//! Links between sidecars: what arrives is handled in order, or overtakes the payload that takes time to read in.
 
 use std::time::Duration;
 
@@ -70,7 +70,8 @@ impl World {
         }
     }
 
-    /// Handles what has arrived on a link, up to the next payload, which takes time to read in.
+    /// Handles what has arrived on a link, up to the next payload, which takes time to read in; where that is overtaken, up
+    /// to the end of the link.
     pub(crate) fn take_in(&mut self, to: usize, from: usize) {
         let now = self.now();
         loop {
@@ -78,10 +79,16 @@ impl World {
             let Ok(peer) = sidecar.members.binary_search(&from) else {
                 return;
             };
-            if sidecar.reading.contains(&from) || sidecar.machine.is_none() {
+            let mut reading = sidecar.reading.keys();
+            let reads = reading.any(|(sender, _)| *sender == from);
+            if reads && !self.setup.overtakes || sidecar.machine.is_none() {
                 return;
             }
-            let Some((epoch, item)) = sidecar.incoming.entry(from).or_default().pop_front() else {
+            let incoming = sidecar.incoming.entry(from).or_default();
+            if reads && matches!(incoming.front(), Some((_, None))) {
+                return; // All that came over a link is handed in before its loss.
+            }
+            let Some((epoch, item)) = incoming.pop_front() else {
                 return;
             };
             if sidecar.ended.contains(&(from, epoch)) {
@@ -99,7 +106,9 @@ impl World {
                 self.handle(to, Input::Frame { peer, fence, frame });
                 continue;
             };
-            let is_damaged = sidecar.damaged.contains(&(from, epoch));
+            let read = (from, sidecar.read_in);
+            // A link that is overtaken has no checksums.
+            let is_damaged = !self.setup.overtakes && sidecar.damaged.contains(&(from, epoch));
             if is_damaged {
                 bytes = bytes.iter().map(|byte| !byte).collect();
             }
@@ -107,22 +116,26 @@ impl World {
                 && let Placement::Into(region) = machine.place(peer, fence, &frame)
             {
                 self.check_unread(to, region);
-                self.sidecars[to].memory.read_in(from, region, &bytes);
+                self.sidecars[to].memory.read_in(read, region, &bytes);
             }
             let sidecar = &mut self.sidecars[to];
-            sidecar.reading.insert(from);
+            sidecar.read_in += 1;
             let sound = (!is_damaged).then_some((fence, frame, None));
-            let incoming = sidecar.incoming.entry(from).or_default();
-            incoming.push_front((epoch, sound));
-            let handled = Event::Handled { to, from };
+            sidecar.reading.insert(read, (epoch, sound));
+            let handled = Event::Handled { to, read };
             let most = MS / 5;
             self.hosts.within(MS / 1000..most, To::Process(to), handled);
         }
     }
 
-    pub(crate) fn handled(&mut self, to: usize, from: usize) {
-        self.sidecars[to].reading.remove(&from);
-        self.sidecars[to].memory.has_read_in(from);
+    pub(crate) fn handled(&mut self, to: usize, read: (usize, u64)) {
+        let sidecar = &mut self.sidecars[to];
+        sidecar.memory.has_read_in(read);
+        let (from, _) = read;
+        if let Some(frame) = sidecar.reading.remove(&read) {
+            let incoming = sidecar.incoming.entry(from).or_default();
+            incoming.push_front(frame);
+        }
         self.take_in(to, from);
     }
 

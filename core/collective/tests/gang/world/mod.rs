@@ -65,10 +65,10 @@ pub(crate) enum Event {
         epoch: u64,
         item: Item,
     },
-    /// A payload has been read in.
+    /// A payload has been read in: from whom, and which.
     Handled {
         to: usize,
-        from: usize,
+        read: (usize, u64),
     },
     Work {
         node: usize,
@@ -161,6 +161,8 @@ pub(crate) struct Setup {
     pub(crate) slots: u8,
     /// Operations a rank calls without waiting for the first of them.
     pub(crate) window: usize,
+    /// Whether what follows a payload on a link overtakes it while it is read in.
+    pub(crate) overtakes: bool,
     pub(crate) recovery: Recovery,
     pub(crate) least: u32,
     pub(crate) conditions: Conditions,
@@ -176,6 +178,7 @@ impl Setup {
             chunk_bytes: 512,
             slots: 2,
             window: 2,
+            overtakes: false,
             recovery: Recovery::default(),
             least: 1,
             conditions: Conditions::reliable(),
@@ -490,7 +493,7 @@ impl Simulation for World {
                 epoch,
                 item,
             } => self.arrive(to, from, epoch, item),
-            Event::Handled { to, from } => self.handled(to, from),
+            Event::Handled { to, read } => self.handled(to, read),
             Event::Work { node, epoch, work } => self.finish(node, epoch, &work),
             Event::Tick { node } => self.tick(node),
             Event::Input { node, epoch, input } => self.input_later(node, epoch, input),

@@ -70,7 +70,9 @@ pub(crate) struct Sidecar {
     /// When it last handled something of each peer.
     pub(crate) last_frame: BTreeMap<usize, Duration>,
     pub(crate) incoming: BTreeMap<usize, VecDeque<Arrived>>,
-    pub(crate) reading: BTreeSet<usize>,
+    /// Payloads that are being read in, by sender and number: the frame, or nothing if it is damaged.
+    pub(crate) reading: BTreeMap<(usize, u64), Arrived>,
+    pub(crate) read_in: u64,
     /// Links that have ended, with their epochs: what comes later on one is lost.
     pub(crate) ended: BTreeSet<(usize, u64)>,
     /// Links of which the next payload is damaged.
@@ -114,7 +116,8 @@ impl Sidecar {
             links: BTreeSet::new(),
             last_frame: BTreeMap::new(),
             incoming: BTreeMap::new(),
-            reading: BTreeSet::new(),
+            reading: BTreeMap::new(),
+            read_in: 0,
             ended: BTreeSet::new(),
             damaged: BTreeSet::new(),
             taken: BTreeMap::new(),
