@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use collective::encoding::PAYLOAD_LIMIT_BYTES;
-use collective::machine::{DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES, Timing};
+use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, MIN_CHUNK_BYTES, Timing};
 use hfreduce_client::{DType, Numerics};
 
 use crate::bench::LAYERS;
@@ -229,6 +229,9 @@ pub struct Bench {
     /// Bytes of a chunk.
     #[arg(long, default_value_t = DEFAULT_CHUNK_BYTES, value_parser = chunk_bytes)]
     pub chunk_bytes: u32,
+    /// Slots of a tree edge that a node fills at a time. By default what keeps its workers busy.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(DEFAULT_SLOTS)))]
+    pub window: Option<u8>,
     /// Transport between the nodes.
     #[arg(long, value_enum, default_value_t)]
     pub transport: Preference,
@@ -246,6 +249,28 @@ pub enum BenchPart {
     /// One process of a conducted gang; `cargo xtask bench hfreduce` starts it.
     #[command(hide = true)]
     Rank(BenchRank),
+    /// Measure what the engine's own thread costs. Workers take their time and compute nothing, and links carry no payload.
+    Protocol(BenchProtocol),
+}
+
+/// Flags of `bench protocol`.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct BenchProtocol {
+    /// Number of processes of each node.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub procs: u32,
+    /// Number of workers of each node.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=THREAD_LIMIT))]
+    pub workers: u16,
+    /// Chunks that the workers of a node could do in a second.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: u32,
+    /// Slots of a tree edge that a node fills at a time. By default what keeps its workers busy.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(DEFAULT_SLOTS)))]
+    pub window: Option<u8>,
+    /// Seconds that are measured.
+    #[arg(long, default_value_t = 5.0, value_parser = rate)]
+    pub seconds: f64,
 }
 
 /// Flags of `bench rank`.

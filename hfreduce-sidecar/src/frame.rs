@@ -2,7 +2,7 @@
 
 use collective::encoding::{self, HEADER_BYTES};
 use collective::machine::{Fence, Frame, MessageId};
-use link::header::Header;
+use link::header::{Header, PayloadUse};
 
 /// A link to another sidecar.
 pub type Link = link::transport::BoxedLink<FencedFrame>;
@@ -36,9 +36,26 @@ impl Header for FencedFrame {
         self.frame.payload_bytes()
     }
 
-    /// A part that goes up is a source of a reduction, and its slot is returned after that.
-    fn is_read_in_place(&self) -> bool {
-        matches!(self.frame, Frame::ReduceChunk { .. })
+    /// A part that goes up is a source of a reduction, and its slot is returned after that. What has a place of its own is
+    /// copied there by whoever has a processor for it.
+    fn payload_use(&self) -> PayloadUse {
+        match self.frame {
+            Frame::ReduceChunk { .. } => PayloadUse::ReadInPlace,
+            Frame::BroadcastChunk { .. }
+            | Frame::Data { .. }
+            | Frame::Refuse { .. }
+            | Frame::Fail { .. }
+            | Frame::ReadyToReceive { .. }
+            | Frame::ReceiveRejected { .. }
+            | Frame::Credit { .. }
+            | Frame::Awaiting { .. }
+            | Frame::Abort { .. }
+            | Frame::Watermark { .. }
+            | Frame::Heartbeat
+            | Frame::Leaving { .. }
+            | Frame::Open { .. }
+            | Frame::Opened { .. } => PayloadUse::CopiedByReceiver,
+        }
     }
 
     /// What waits for room may wait as long as a late rank, and its sender lives.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use collective::DoubleTree;
-use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Timing};
+use collective::machine::{DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, DEFAULT_WINDOW, Timing};
 use collective::membership::encoding::Peer;
 use contract::identity::{Identity, JobId, Party};
 use link::connect::Credentials;
@@ -89,6 +89,8 @@ pub struct MemberOptions {
     pub chunk_bytes: u32,
     /// Slots of a tree edge; the same on every node.
     pub slots: u8,
+    /// How many of them this node fills at a time. By default what keeps its workers busy.
+    pub window: Option<u8>,
     /// Time limits.
     pub timing: Timing,
     /// How neighbours are reached.
@@ -115,6 +117,7 @@ impl MemberOptions {
             limit_bytes: DEFAULT_LIMIT_BYTES,
             chunk_bytes: DEFAULT_CHUNK_BYTES,
             slots: DEFAULT_SLOTS,
+            window: None,
             timing: Timing::default(),
             transport: Preference::default(),
             rdma: RdmaNegotiation::default(),
@@ -124,6 +127,16 @@ impl MemberOptions {
             before_memory: Before::default(),
             workers: WorkerOptions::default(),
         }
+    }
+}
+
+impl MemberOptions {
+    /// How many slots of an edge this node fills at a time. While one worker adds up a part, that part's slot is taken here,
+    /// and as long again at the parent.
+    pub(crate) fn window(&self) -> u8 {
+        let of_workers = u8::try_from(2 * self.workers.count()).unwrap_or(u8::MAX);
+        let window = self.window.unwrap_or(of_workers.max(DEFAULT_WINDOW));
+        window.min(self.slots)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use collective::machine::Timing;
+use collective::machine::{DEFAULT_WINDOW, Timing};
 pub use link::connect::Checksum;
 use link::connect::{Negotiator, Shape};
 use link::transport::verbs::{Adapter, AdapterChoice};
@@ -17,6 +17,10 @@ use crate::member::MemberOptions;
 
 /// Flows in each direction of a link: two trees, up and down.
 const FLOWS: usize = 4;
+
+/// Slots of a flow that have a place where RDMA writes from the start: each is a chunk of locked memory. Those who need more
+/// get more.
+const LANDING_SLOTS: u8 = DEFAULT_WINDOW;
 
 /// How peers are reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -90,7 +94,7 @@ pub(crate) fn open(options: &MemberOptions) -> Negotiator {
     }
     let shape = Shape {
         payload_bytes: options.chunk_bytes,
-        slots: options.slots,
+        slots: options.slots.min(LANDING_SLOTS),
         flows: FLOWS,
     };
     let rdma = opened.ok().map(|adapter| (adapter, shape));

@@ -284,6 +284,7 @@ impl SidecarNode {
             },
             chunk_bytes: self.options.chunk_bytes,
             slots: self.options.slots,
+            window: self.options.window(),
             timing: self.options.timing,
             recovery: Recovery {
                 on_peer_loss,

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use collective::kernels::{self, Store};
 use collective::machine::Ticket;
@@ -26,6 +27,8 @@ pub const THREAD_LIMIT: i64 = 1024;
 /// Pieces of work that a thread has or that wait for it: it computes one, and the others last while the engine reads what a
 /// link has brought. What is more urgent waits for all of these.
 const PIECES_OF_A_THREAD: usize = 4;
+/// A thread that is given a piece of work this soon after the last one had it waiting.
+const NEXT: Duration = Duration::from_micros(50);
 /// Work that moves fewer bytes stays on the engine's thread. There and back costs 12 us: an all-reduce of eight ranks that
 /// is one piece took 60 to 86 us on the engine's thread and 71 to 95 us on another, for 72 KiB to 2.3 MiB moved, and as long
 /// for 4.5 MiB (best of 600, EPYC, two processors). Two threads gained from 0.3 MiB on where 46 pieces were there at once.
@@ -41,6 +44,9 @@ pub struct WorkerOptions {
     pub from_bytes: u64,
     /// What is done before each piece of work: nothing, but in tests that make it slow.
     pub before: Before,
+    /// Bytes a second that each thread would move. It computes nothing then and takes only the time: for a bench of the
+    /// engine's own thread.
+    pub pace: Option<f64>,
 }
 
 impl Default for WorkerOptions {
@@ -49,7 +55,24 @@ impl Default for WorkerOptions {
             threads: None,
             from_bytes: FROM_BYTES,
             before: Before::default(),
+            pace: None,
         }
+    }
+}
+
+/// What a piece of work is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Task {
+    /// An effect of the machine.
+    Effect(Ticket),
+    /// A payload that a link has brought, by its number.
+    Inbound(u64),
+}
+
+impl WorkerOptions {
+    /// Threads that compute: at least one, which may be the engine's own.
+    pub(crate) fn count(&self) -> usize {
+        self.threads.unwrap_or_else(processors).max(1)
     }
 }
 
@@ -128,8 +151,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<(Ticket, Work)>,
-    finished: Vec<Ticket>,
+    waiting: VecDeque<(Task, Work)>,
+    finished: Vec<Task>,
     panicked: bool,
     is_over: bool,
 }
@@ -152,14 +175,19 @@ impl Workers {
 
     /// Hands over a piece of work. It comes back if the engine has to do it: it is small, or there are no threads. Not to
     /// be called while [`Self::are_busy`].
-    pub(crate) fn hand_over(&mut self, ticket: Ticket, work: Work) -> Option<Work> {
-        if work.moved_bytes() < self.options.from_bytes || self.start() == 0 {
+    pub(crate) fn hand_over(&mut self, task: Task, work: Work) -> Option<Work> {
+        if !self.take(&work) {
             return Some(work);
         }
         self.out += 1;
-        self.shared.lock().waiting.push_back((ticket, work));
+        self.shared.lock().waiting.push_back((task, work));
         self.shared.comes.notify_one();
         None
+    }
+
+    /// Whether a piece of work is for them.
+    pub(crate) fn take(&mut self, work: &Work) -> bool {
+        work.moved_bytes() >= self.options.from_bytes && self.start() > 0
     }
 
     /// Whether they have all the work that they may have.
@@ -179,7 +207,7 @@ impl Workers {
     }
 
     /// What is done since the last time.
-    pub(crate) fn take_finished(&mut self) -> Result<Vec<Ticket>, WorkerPanicked> {
+    pub(crate) fn take_finished(&mut self) -> Result<Vec<Task>, WorkerPanicked> {
         if self.out == 0 {
             return Ok(Vec::new());
         }
@@ -213,8 +241,9 @@ impl Workers {
             let wanted = if wanted < 2 { 0 } else { wanted };
             let spawn = |number| {
                 let (shared, before) = (Arc::clone(shared), options.before.clone());
+                let pace = options.pace.map(Pace::new);
                 let named = thread::Builder::new().name(format!("worker-{number}"));
-                let spawned = named.spawn(move || shared.work(&before, wanted));
+                let spawned = named.spawn(move || shared.work((before, pace), wanted));
                 spawned
                     .inspect_err(|error| warn!(%error, number, "failed to start a worker"))
                     .ok()
@@ -254,14 +283,17 @@ impl Shared {
     }
 
     /// What a thread does until no more work will come.
-    fn work(&self, before: &Before, threads: usize) {
-        while let Some((ticket, work)) = self.next() {
+    fn work(&self, (before, mut pace): (Before, Option<Pace>), threads: usize) {
+        while let Some((task, work)) = self.next() {
             let panics = Panics(self);
             before.run();
-            work.run();
+            match &mut pace {
+                None => work.run(),
+                Some(pace) => pace.wait_for(work),
+            }
             drop(panics);
             let mut state = self.lock();
-            state.finished.push(ticket);
+            state.finished.push(task);
             let backlog = state.waiting.len();
             drop(state);
             if backlog <= threads {
@@ -270,7 +302,7 @@ impl Shared {
         }
     }
 
-    fn next(&self) -> Option<(Ticket, Work)> {
+    fn next(&self) -> Option<(Task, Work)> {
         let mut state = self.lock();
         loop {
             if state.is_over {
@@ -282,6 +314,38 @@ impl Shared {
             let woken = self.comes.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+/// Takes the time of a thread that computes.
+#[derive(Debug)]
+struct Pace {
+    bytes_per_second: f64,
+    /// When it has done what it had so far, and when it woke up after that.
+    done: Instant,
+    awake: Instant,
+}
+
+impl Pace {
+    fn new(bytes_per_second: f64) -> Self {
+        let now = Instant::now();
+        Self {
+            bytes_per_second,
+            done: now,
+            awake: now,
+        }
+    }
+
+    fn wait_for(&mut self, work: Work) {
+        let time = work.moved_bytes() as f64 / self.bytes_per_second;
+        let now = Instant::now();
+        // It always wakes up too late, and what waits is begun then as if it had not.
+        let is_next = now.saturating_duration_since(self.awake) < NEXT;
+        let begun = if is_next { self.done } else { now };
+        self.done = begun + Duration::from_secs_f64(time);
+        thread::sleep(self.done.saturating_duration_since(now));
+        self.awake = Instant::now();
+        drop(work);
     }
 }
 
@@ -305,13 +369,11 @@ pub(crate) fn processors() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::time::{Duration, Instant};
-
     use collective::numerics::Form;
     use collective::{DType, ReduceOp, Scale};
     use link::block::Block;
     use link::segment::{Segment, Writers};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
 
@@ -328,6 +390,7 @@ mod tests {
             threads: Some(threads),
             from_bytes: 2 * BYTES as u64,
             before,
+            pace: None,
         };
         Workers::new(options, Stop::new().unwrap())
     }
@@ -355,11 +418,11 @@ mod tests {
     }
 
     /// What is done, when there are so many.
-    fn take(workers: &mut Workers, count: usize) -> Vec<u64> {
+    fn take(workers: &mut Workers, count: usize) -> Vec<Task> {
         let (mut all, start) = (Vec::new(), Instant::now());
         while all.len() < count {
             let finished = workers.take_finished().unwrap();
-            all.extend(finished.into_iter().map(|ticket| ticket.0));
+            all.extend(finished);
             assert!(start.elapsed() < PATIENCE, "waited too long");
             thread::yield_now();
         }
@@ -375,7 +438,7 @@ mod tests {
         for place in 0..5 {
             assert!(
                 workers
-                    .hand_over(Ticket(place as u64), copy(&block, place))
+                    .hand_over(Task::Inbound(place as u64), copy(&block, place))
                     .is_none()
             );
         }
@@ -390,8 +453,11 @@ mod tests {
             from: vec![block.read(0..BYTES).unwrap(), block.read(0..BYTES).unwrap()],
             how: How::Combine(arithmetic, 2),
         };
-        assert!(workers.hand_over(Ticket(5), sum).is_none());
-        assert_eq!(take(&mut workers, 6), [0, 1, 2, 3, 4, 5]);
+        let ticket = Ticket(0);
+        assert!(workers.hand_over(Task::Effect(ticket), sum).is_none());
+        let copies = (0..5).map(Task::Inbound);
+        let all: Vec<Task> = [Task::Effect(ticket)].into_iter().chain(copies).collect();
+        assert_eq!(take(&mut workers, 6), all);
         assert!(
             block
                 .read(0..6 * BYTES)
@@ -409,7 +475,7 @@ mod tests {
         let block = block();
         for threads in [0, 1] {
             let mut alone = workers(threads, Before::default());
-            assert!(alone.hand_over(Ticket(0), copy(&block, 0)).is_some());
+            assert!(alone.hand_over(Task::Inbound(0), copy(&block, 0)).is_some());
             assert!(!alone.are_busy());
         }
         let small = Work {
@@ -418,7 +484,7 @@ mod tests {
             how: How::Copy,
         };
         let mut workers = workers(2, Before::default());
-        assert!(workers.hand_over(Ticket(0), small).is_some());
+        assert!(workers.hand_over(Task::Inbound(0), small).is_some());
     }
 
     #[test]
@@ -429,7 +495,7 @@ mod tests {
         while !workers.are_busy() {
             assert!(
                 workers
-                    .hand_over(Ticket(given as u64), copy(&block, given))
+                    .hand_over(Task::Inbound(given as u64), copy(&block, given))
                     .is_none()
             );
             given += 1;
@@ -445,7 +511,11 @@ mod tests {
     fn who_sleeps_is_woken_for_the_last_piece() {
         let block = block();
         let (mut workers, allow, _taken) = held(2);
-        assert!(workers.hand_over(Ticket(0), copy(&block, 0)).is_none());
+        assert!(
+            workers
+                .hand_over(Task::Inbound(0), copy(&block, 0))
+                .is_none()
+        );
         assert!(workers.sleep(WaitOn::Futex));
         allow.send(()).unwrap();
         let start = Instant::now();
@@ -464,7 +534,7 @@ mod tests {
         for place in 0..5 {
             assert!(
                 workers
-                    .hand_over(Ticket(place as u64), copy(&block, place))
+                    .hand_over(Task::Inbound(place as u64), copy(&block, place))
                     .is_none()
             );
         }
@@ -487,7 +557,11 @@ mod tests {
     fn a_panic_of_a_worker_is_an_error_and_not_silence() {
         let block = block();
         let mut workers = workers(2, Before::call(|| panic!("as the test wants it")));
-        assert!(workers.hand_over(Ticket(0), copy(&block, 0)).is_none());
+        assert!(
+            workers
+                .hand_over(Task::Inbound(0), copy(&block, 0))
+                .is_none()
+        );
         let start = Instant::now();
         while workers.take_finished() == Ok(Vec::new()) {
             assert!(start.elapsed() < PATIENCE, "waited too long");

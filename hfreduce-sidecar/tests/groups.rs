@@ -108,7 +108,7 @@ fn what_is_urgent_and_called_later_ends_before_much_more_of_what_is_large_is_don
     const URGENT: u64 = 256;
     let gang = Gang::with(2, 2, |options| MemberOptions {
         chunk_bytes: CHUNK_BYTES,
-        slots: 16,
+        window: Some(16),
         ..options
     });
     // Each chunk is read once of each of four ranks, whoever writes the result how often.

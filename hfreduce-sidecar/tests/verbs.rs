@@ -13,13 +13,15 @@ use std::time::{Duration, Instant};
 use collective::machine::Timing;
 use gang::rdma::{Fake, REGISTER_REFUSED, REGISTER_WAITS, STATUS, verbs};
 use gang::{
-    Gang, PATIENCE, encode, f32s, failure, filled, processes, run, sum, to_f32s, wait_until,
+    Gang, PATIENCE, counter, encode, f32s, failure, filled, held_workers, processes, run, sum,
+    to_f32s, wait_until,
 };
 use hfreduce_client::client::Client;
 use hfreduce_client::entry::FailureKind;
 use hfreduce_client::{Call, DType, OpKind};
 use hfreduce_sidecar::member::MemberOptions;
 use hfreduce_sidecar::negotiate::{Preference, RdmaNegotiation};
+use hfreduce_sidecar::workers::WorkerOptions;
 
 /// Over which transports the nodes are linked.
 fn transports(gang: &Gang) -> BTreeSet<String> {
@@ -147,16 +149,9 @@ fn a_device_waits_for_a_silent_peer_as_long_as_the_attempt_does() {
 
 #[test]
 fn registering_memory_for_longer_than_a_lost_node_delays_no_heartbeat_and_no_sum() {
-    // A tenth of what is usual.
-    let timing = Timing {
-        heartbeat: Duration::from_millis(25),
-        suspect: Duration::from_millis(500),
-        lost: Duration::from_secs(1),
-        ..Timing::default()
-    };
     let fake = Fake::new();
     let gang = Gang::with(2, 1, |options| MemberOptions {
-        timing,
+        timing: SHORT,
         chunk_bytes: 256 << 10,
         ..fake.options(options)
     });
@@ -181,13 +176,99 @@ fn registering_memory_for_longer_than_a_lost_node_delays_no_heartbeat_and_no_sum
         wait_until(|| {
             let suspects = gang.counted("fireflyer_hfreduce_suspects_total ");
             assert_eq!(suspects, 0, "a node that registers memory is a suspect");
-            start.elapsed() > timing.lost + timing.suspect
+            start.elapsed() > SHORT.lost + SHORT.suspect
         });
     });
     assert_eq!(fake.largest(), 0, "nothing large was registered");
     fake.inject(REGISTER_WAITS, 0);
     wait_until(|| fake.largest() >= 4 * elements);
     sum_up();
+}
+
+/// The node that has a parent in the tree of a single chunk: of two with a rank each, all it computes is the copy of the
+/// result out of the memory of its link.
+const LEAF: u32 = 1;
+const ROOT: u32 = 0;
+
+/// A tenth of what is usual.
+const SHORT: Timing = Timing {
+    heartbeat: Duration::from_millis(25),
+    suspect: Duration::from_millis(500),
+    lost: Duration::from_secs(1),
+    late: Duration::from_secs(1),
+};
+
+/// Two nodes, of which one has these workers.
+fn leaf_with(fake: &Fake, workers: &WorkerOptions) -> Gang {
+    let options = |options: MemberOptions, rank| MemberOptions {
+        timing: SHORT,
+        workers: if rank == LEAF {
+            workers.clone()
+        } else {
+            options.workers.clone()
+        },
+        ..fake.options(options)
+    };
+    let gang = Gang::over(2, 1, options, |_| {});
+    all_over(&gang, "verbs");
+    gang
+}
+
+#[test]
+fn a_copy_out_of_a_link_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
+    let fake = Fake::new();
+    let (slow, begins, allow) = held_workers();
+    let gang = leaf_with(&fake, &slow);
+    let allow = allow; // Dropped before the gang, which waits for its workers.
+    thread::scope(|scope| {
+        let ranks = [LEAF, ROOT].map(|rank| {
+            let client = gang.client(rank);
+            scope.spawn(move || run(&client, sum(1000), &f32s(&[1.0; 1000])).unwrap())
+        });
+        begins.recv_timeout(PATIENCE).unwrap();
+        let start = Instant::now();
+        wait_until(|| {
+            let suspects = gang.counted("fireflyer_hfreduce_suspects_total ");
+            assert_eq!(suspects, 0, "a node that copies is a suspect");
+            start.elapsed() > SHORT.lost + SHORT.suspect
+        });
+        let [leaf, root] = ranks;
+        assert!(!leaf.is_finished(), "its result is not copied yet");
+        drop(allow);
+        for rank in [leaf, root] {
+            assert_eq!(to_f32s(&rank.join().unwrap().result), [2.0; 1000]);
+        }
+    });
+}
+
+// COLL-1: the same on all members.
+#[test]
+fn what_came_before_a_link_was_lost_counts_although_it_is_copied_after() {
+    let fake = Fake::new();
+    let (slow, begins, allow) = held_workers();
+    let gang = leaf_with(&fake, &slow);
+    let allow = allow; // Dropped before the gang, which waits for its workers.
+    let (leaf, root) = (gang.client(LEAF), gang.client(ROOT));
+    let tickets = [&leaf, &root].map(|client| {
+        let input = filled(client, &f32s(&[1.0; 1000]));
+        client.submit(sum(1000), Some(input), PATIENCE).unwrap()
+    });
+    begins.recv_timeout(PATIENCE).unwrap();
+    let result = root.wait(tickets[1], PATIENCE).unwrap().result;
+    assert_eq!(to_f32s(&result), [2.0; 1000]);
+    fake.inject(STATUS, 12);
+    wait_until(|| {
+        let metrics = gang.nodes[LEAF as usize].registry.text().unwrap();
+        counter(&metrics, "fireflyer_hfreduce_peers ") == 0
+    });
+    drop(allow);
+    let result = leaf.wait(tickets[0], PATIENCE).unwrap().result;
+    assert_eq!(to_f32s(&result), [2.0; 1000]);
+    let input = filled(&leaf, &f32s(&[1.0]));
+    let ticket = leaf.submit(sum(1), Some(input), PATIENCE).unwrap();
+    let (kind, text) = failure(leaf.wait(ticket, PATIENCE));
+    assert_eq!(kind, FailureKind::Broken);
+    assert!(text.contains("was lost"), "{text}");
 }
 
 // COLL-2: a write that fails names the node that it was meant for, or the one that it came from, on every rank.

@@ -1,39 +1,18 @@
 //! What holds while threads beside the engine compute: a node whose arithmetic takes long is not taken for a dead one, and
 //! whoever goes meanwhile takes no memory along that is still read or written. That results are the same with workers and
 //! without is what all other tests here show, since every second node of theirs has some.
-#![expect(clippy::unwrap_used, reason = "test harness")]
 
 mod gang;
 
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use collective::machine::Timing;
-use gang::{Gang, PATIENCE, counter, f32s, failure, filled, run, sum, to_f32s, wait_until};
+use gang::{
+    Gang, PATIENCE, counter, f32s, failure, filled, held_workers, run, sum, to_f32s, wait_until,
+};
 use hfreduce_client::entry::FailureKind;
-use hfreduce_sidecar::background::Before;
 use hfreduce_sidecar::member::MemberOptions;
-use hfreduce_sidecar::workers::WorkerOptions;
-
-/// Workers that say when they begin with a piece of work, and wait until they may.
-fn held() -> (WorkerOptions, Receiver<()>, Sender<()>) {
-    let (begun, begins) = channel();
-    let (allow, allowed) = channel::<()>();
-    let both = Mutex::new((begun, allowed));
-    let before = Before::call(move || {
-        let both = both.lock().unwrap();
-        both.0.send(()).ok();
-        both.1.recv().ok();
-    });
-    let options = WorkerOptions {
-        threads: Some(2),
-        from_bytes: 0,
-        before,
-    };
-    (options, begins, allow)
-}
 
 #[test]
 fn a_sum_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
@@ -44,7 +23,7 @@ fn a_sum_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
         lost: Duration::from_secs(1),
         ..Timing::default()
     };
-    let (slow, begins, allow) = held();
+    let (slow, begins, allow) = held_workers();
     let options = |options: MemberOptions, rank| MemberOptions {
         timing,
         workers: if rank == 0 {
@@ -80,7 +59,7 @@ fn a_sum_that_takes_longer_than_a_lost_node_delays_no_heartbeat() {
 
 #[test]
 fn who_is_left_learns_of_a_loss_while_a_sum_is_under_way_and_the_node_ends_in_good_order() {
-    let (slow, begins, allow) = held();
+    let (slow, begins, allow) = held_workers();
     let gang = Gang::with(1, 2, |options| MemberOptions {
         workers: slow.clone(),
         ..options

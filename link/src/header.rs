@@ -5,6 +5,18 @@ use std::fmt;
 /// Bytes of the longest header: two cache lines, nothing next to a payload that is worth sending.
 pub const MAX_HEADER_BYTES: usize = 128;
 
+/// What becomes of a payload in the memory of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadUse {
+    /// The link copies it to its place, on the thread that looks at the link.
+    CopiedByLink,
+    /// The receiver copies it to its place, where and when it wants, but whatever others do.
+    CopiedByReceiver,
+    /// The receiver reads it where it lies, for as long as it has to wait for others, and releases it by an answer of the
+    /// protocol.
+    ReadInPlace,
+}
+
 /// The header of a protocol's frames, all of one size. Bytes of payload follow it, or none.
 pub trait Header: Copy + PartialEq + fmt::Debug + Send + 'static {
     /// Bytes of each header, at most [`MAX_HEADER_BYTES`].
@@ -21,10 +33,9 @@ pub trait Header: Copy + PartialEq + fmt::Debug + Send + 'static {
     /// Bytes of payload that follow.
     fn payload_bytes(&self) -> u32;
 
-    /// Whether a receiver reads the payload where it lies in the memory of the link, and releases it by an answer of the
-    /// protocol; else the payload is copied at once.
-    fn is_read_in_place(&self) -> bool {
-        false
+    /// What becomes of the payload where a link receives it into memory of its own.
+    fn payload_use(&self) -> PayloadUse {
+        PayloadUse::CopiedByLink
     }
 
     /// Whether it may be sent before frames that wait for room at the receiver. Has no payload.

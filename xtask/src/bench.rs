@@ -25,6 +25,7 @@ Usage: cargo xtask bench [SUITE]
 Suites (default: all but the last four):
   kernels    reduce kernels of each instruction set, against memcpy
   loopback   all-reduce between sidecars in one process, against memcpy
+  protocol   what the engine's own thread uses at 20,000 chunks a second, against its limit of 0.6 s of processor a second
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
   rendezvous what a gang of 1,250 and of 4,096 nodes costs the operator, in memory and time, against the limits
   losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, and what crosses the border
@@ -40,6 +41,7 @@ wheels. One that cannot be installed is reported as `not run`. Options of `hfred
   --rounds N       interleaved rounds (3; with --quick 1)
   --case FILTER    what has all parts of FILTER, as in `2 x 4, 186 MiB, f32, gloo` or `16 MiB`; or `ddp`
                    for training steps, `waiting` for what waiting costs
+  --cores N        processors for each node, and as many workers for its sidecar
   --gate SECONDS   longest wait for a quiet machine before each measurement (20)
   --json FILE      everything, each round by itself
 
@@ -84,6 +86,18 @@ const SUITES: &[Suite] = &[
             "hfreduce-sidecar",
             "--",
             "bench",
+        ],
+    },
+    Suite {
+        name: "protocol",
+        cargo: &[
+            "run",
+            "--release",
+            "--package",
+            "hfreduce-sidecar",
+            "--",
+            "bench",
+            "protocol",
         ],
     },
     Suite {

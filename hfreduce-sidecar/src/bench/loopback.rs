@@ -32,25 +32,27 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let transport = args.transport.to_possible_value();
-    writeln!(out, "cpu      {} ({cores} threads)", processor())?;
-    writeln!(
-        out,
-        "load     allreduce(sum, {}, {}), {} nodes x {} processes on loopback, transport {}, chunks of {} KiB",
-        args.dtype,
-        args.numerics,
-        args.nodes,
-        args.procs,
-        transport.as_ref().map_or("", PossibleValue::get_name),
-        args.chunk_bytes >> 10
-    )?;
-    let before = memcpy_rate(2) / 1e9;
     let options = MemberOptions {
         chunk_bytes: args.chunk_bytes,
+        window: args.window,
         transport: args.transport,
         checksum: args.checksum,
         workers: args.workers.options(),
         ..MemberOptions::new(PathBuf::new())
     };
+    writeln!(out, "cpu      {} ({cores} threads)", processor())?;
+    writeln!(
+        out,
+        "load     allreduce(sum, {}, {}), {} nodes x {} processes on loopback, transport {}, chunks of {} KiB, {} slots of an edge filled",
+        args.dtype,
+        args.numerics,
+        args.nodes,
+        args.procs,
+        transport.as_ref().map_or("", PossibleValue::get_name),
+        args.chunk_bytes >> 10,
+        options.window()
+    )?;
+    let before = memcpy_rate(2) / 1e9;
     let gang = Gang::start(args.nodes, args.procs, &options)?;
     let world = args.nodes * args.procs as usize;
     let bus = 2.0 * (world as f64 - 1.0) / world as f64;

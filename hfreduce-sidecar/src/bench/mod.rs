@@ -1,10 +1,11 @@
 //! `bench` and `validate`: all-reduce measured. Alone `bench` runs nodes and processes inside one process over loopback;
 //! with `rank` it is one process of a gang that `cargo xtask bench hfreduce` conducts, next to its
-//! rivals. `validate` judges a machine. What is called, and whether the result is right, is `load`'s.
+//! rivals. `protocol` measures the engine's own thread. `validate` judges a machine. What is called, and whether the result is right, is `load`'s.
 
 mod gang;
 mod load;
 mod loopback;
+pub(crate) mod protocol;
 mod rank;
 mod validate;
 mod verdict;
@@ -24,5 +25,6 @@ pub fn run(args: &Bench) -> anyhow::Result<()> {
     match &args.part {
         None => loopback::run(args),
         Some(BenchPart::Rank(args)) => rank::run(args),
+        Some(BenchPart::Protocol(args)) => protocol::run(args),
     }
 }

@@ -15,7 +15,7 @@ use super::links::Flushed;
 use crate::frame::FencedFrame;
 use crate::memory::OutOfBounds;
 use crate::session::PendingCall;
-use crate::workers::{How, Work, WorkerPanicked};
+use crate::workers::{How, Task, Work, WorkerPanicked};
 
 /// Effects carried out before sockets and rings are looked at again: 16 chunks, some milliseconds without workers.
 const EFFECT_BUDGET: usize = 16;
@@ -77,26 +77,33 @@ impl Engine {
     }
 
     /// A frame has arrived. Its payload lies where it belongs, or in the memory of the link.
-    fn received(
-        &mut self,
-        peer: usize,
-        FencedFrame { fence, frame }: FencedFrame,
-        payload: Option<Reading>,
-    ) {
-        if let Some(payload) = payload
-            && let Frame::ReduceChunk {
-                group, tree, slot, ..
-            } = frame
-            && let Placement::Into(_) = self.driver.machine().place(peer, fence, &frame)
+    fn received(&mut self, peer: usize, header: FencedFrame, payload: Option<Reading>) {
+        let FencedFrame { fence, frame } = header;
+        let Some(payload) = payload else {
+            return self.take_frame(peer, header);
+        };
+        let Placement::Into(region) = self.driver.machine().place(peer, fence, &frame) else {
+            return self.take_frame(peer, header);
+        };
+        if let Frame::ReduceChunk {
+            group, tree, slot, ..
+        } = frame
         {
             self.memory.borrow((group, peer, tree), slot, payload);
+            self.take_frame(peer, header);
+        } else if let Err(error) = self.copy_in(peer, header, (payload, region)) {
+            self.lose_link(peer, &error);
         }
+    }
+
+    /// Hands in a frame whose payload is in place.
+    pub(super) fn take_frame(&mut self, peer: usize, FencedFrame { fence, frame }: FencedFrame) {
         self.note_arrival(peer, &frame);
         self.handle(Input::Frame { peer, fence, frame });
     }
 
     /// Part of a frame has come.
-    fn receive_part(&mut self, peer: usize) {
+    pub(super) fn receive_part(&mut self, peer: usize) {
         let now = self.now();
         self.driver.on_alive(
             now,
@@ -131,7 +138,10 @@ impl Engine {
             self.links
                 .note_lost(peer, error, &self.members, self.telemetry.metrics());
             self.drop_link(peer);
-            self.handle(Input::PeerLost { peer });
+            // The machine learns of a loss after all that came before.
+            if !self.inbound.delays_loss(peer) {
+                self.handle(Input::PeerLost { peer });
+            }
         }
     }
 
@@ -144,7 +154,7 @@ impl Engine {
 
     /// Carries out some effects. Says whether there were any.
     pub(super) fn carry_out(&mut self) -> bool {
-        let mut any = false;
+        let mut any = self.copy_more();
         for _ in 0..EFFECT_BUDGET {
             let Some((effect, yields)) = self.next_effect() else {
                 break;
@@ -176,7 +186,8 @@ impl Engine {
 
     /// Whether something is to be carried out that need not wait for a worker.
     pub(super) fn has_effects(&self) -> bool {
-        !self.driver.has_said_all() || !self.driver.is_done() && !self.workers.are_busy()
+        let to_compute = !self.driver.is_done() || self.inbound.are_waiting();
+        !self.driver.has_said_all() || to_compute && !self.workers.are_busy()
     }
 
     /// Sends what was queued: frames that follow each other leave together.
@@ -268,7 +279,7 @@ impl Engine {
             from: readings,
             how,
         };
-        if let Some(own) = self.workers.hand_over(ticket, work) {
+        if let Some(own) = self.workers.hand_over(Task::Effect(ticket), work) {
             own.run();
             self.handle(Input::Done { ticket });
         }
@@ -279,8 +290,11 @@ impl Engine {
     pub(super) fn take_finished(&mut self) -> Result<bool, WorkerPanicked> {
         let finished = self.workers.take_finished()?;
         let any = !finished.is_empty();
-        for ticket in finished {
-            self.handle(Input::Done { ticket });
+        for task in finished {
+            match task {
+                Task::Effect(ticket) => self.handle(Input::Done { ticket }),
+                Task::Inbound(number) => self.copied(number),
+            }
         }
         Ok(any)
     }

@@ -107,8 +107,9 @@ impl Engine {
         for peer in self.links.peers() {
             self.drop_link(peer);
         }
+        self.inbound.forget_frames();
         while self.carry_out() {}
-        if !self.driver.machine().is_idle() {
+        if !self.driver.machine().is_idle() || !self.inbound.is_empty() {
             return; // Nobody may be given bytes that workers still write.
         }
         let stopped = self.control.stopping();

@@ -116,10 +116,15 @@ impl Links {
             return Ok(false);
         };
         link.push(header, payload)?;
-        if !self.pushed.contains(&peer) {
+        self.flush_soon(peer);
+        Ok(true)
+    }
+
+    /// What is to be said to a neighbour by the link itself leaves with the next frames.
+    pub(super) fn flush_soon(&mut self, peer: usize) {
+        if self.has(peer) && !self.pushed.contains(&peer) {
             self.pushed.push(peer);
         }
-        Ok(true)
     }
 
     /// A neighbour for whom something was queued.

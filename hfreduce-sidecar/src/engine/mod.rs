@@ -5,8 +5,8 @@
 //! Each part of the engine has a module that alone knows its fields: `driver`, `members`, `links`, `acceptor`, `local`,
 //! `control`, `telemetry`, `poller`, `crate::memory` and
 //! `crate::workers`. The other modules let the parts work together, by what happens: processes
-//! come and go in `attach`, call in `calls`, open `groups`; `effects` carries out what the machine asks for; `epoch` goes
-//! from one epoch to the next, and `rest` sleeps.
+//! come and go in `attach`, call in `calls`, open `groups`; `effects` carries out what the machine asks for, and `inbound`
+//! has copied what links have brought; `epoch` goes from one epoch to the next, and `rest` sleeps.
 
 mod acceptor;
 mod attach;
@@ -18,6 +18,7 @@ mod epoch;
 mod flight_recorder;
 mod groups;
 mod idle;
+mod inbound;
 mod links;
 mod local;
 mod members;
@@ -51,6 +52,7 @@ use acceptor::Acceptor;
 use control::Control;
 use driver::Driver;
 pub use epoch::{EngineCommand, Epoch, Notice};
+use inbound::Inbound;
 use links::Links;
 use local::Local;
 use members::Members;
@@ -133,6 +135,7 @@ pub struct Engine {
     local: Local,
     memory: Memory,
     workers: Workers,
+    inbound: Inbound,
     control: Control,
     telemetry: Telemetry,
     poller: Poller,
@@ -215,6 +218,7 @@ impl Engine {
             local,
             memory,
             workers,
+            inbound: Inbound::default(),
             control,
             telemetry: Telemetry::new(metrics, reporter, snapshots, flight),
             poller,

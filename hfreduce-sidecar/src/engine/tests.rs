@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 
 use collective::machine::{
     Broken, Config, DEFAULT_SLOTS, Fence, Frame, GroupId, MIN_CHUNK_BYTES, Recovery, Timing,
+    Watermark,
 };
 use collective::session::Called;
 use collective::{Call, DType, DoubleTree, Layout, OpKind, ReduceOp};
@@ -15,10 +16,11 @@ use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 
 use link::block::Block;
 use link::segment::{Segment, Writers};
-use link::transport::Tcp;
+use link::transport::{Tcp, Transport};
 use topology::OnPeerLoss;
 
 use super::*;
+use crate::bench::protocol::link::pair;
 use crate::frame::{FencedFrame, Link};
 use crate::inspect::Inspector;
 use crate::memory::InputMemory;
@@ -45,6 +47,7 @@ fn setup() -> (EngineSetup, TcpStream) {
         fence: FENCE,
         chunk_bytes: MIN_CHUNK_BYTES,
         slots: DEFAULT_SLOTS,
+        window: DEFAULT_SLOTS,
         timing: Timing::default(),
         recovery: Recovery::default(),
     };
@@ -166,6 +169,7 @@ fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
         before: Before::call(move || {
             allowed.lock().unwrap().recv().ok();
         }),
+        pace: None,
     };
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
@@ -212,6 +216,81 @@ fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
         "{notice:?}"
     );
     block.write(0..BYTES).unwrap();
+}
+
+// The same of what links have brought, which the machine does not wait for.
+#[test]
+fn an_epoch_has_ended_when_what_came_over_its_links_is_copied() {
+    const BYTES: u64 = 2 * MIN_CHUNK_BYTES as u64;
+    let (allow, allowed) = channel::<()>();
+    let allowed = Mutex::new(allowed);
+    let (notices, noticed) = channel();
+    let (mut setup, _theirs) = setup();
+    let [ours, mut theirs] = pair(MIN_CHUNK_BYTES).unwrap();
+    setup.epoch.links = BTreeMap::from([(PEER, Box::new(ours) as Link)]);
+    setup.epoch.config.recovery.on_peer_loss = OnPeerLoss::Shrink;
+    setup.limit_bytes = 1 << 20;
+    setup.notices = notices;
+    setup.workers = WorkerOptions {
+        threads: Some(2),
+        from_bytes: 0,
+        before: Before::call(move || {
+            allowed.lock().unwrap().recv().ok();
+        }),
+        pace: None,
+    };
+    let (stop, metrics, reporter) = parts();
+    let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
+    engine.memory.hurry(true);
+    let allow = allow; // Dropped before the engine, which waits for its workers.
+    let segment = Segment::create("input", BYTES as usize, Writers::Everybody).unwrap();
+    let mut called = called(1, Call::all_reduce(DType::U8, ReduceOp::Sum, BYTES));
+    called.kept.input = Ok(Some(InputMemory {
+        block: Block::new(segment),
+        offset: 0,
+        bytes: BYTES as usize,
+    }));
+    let ranks = engine.local.ranks_mut();
+    ranks.attach(0, None);
+    assert!(ranks.call(WORLD, 0, called));
+    assert!(engine.look_at_rings() && engine.carry_out());
+    // Its second chunk takes the tree in which this node has a parent.
+    let frame = Frame::BroadcastChunk {
+        group: WORLD,
+        tree: 1,
+        op: 0,
+        chunk: 1,
+        bytes: MIN_CHUNK_BYTES,
+        watermark: Watermark::default(),
+    };
+    let fence = FENCE;
+    theirs.push(&FencedFrame { fence, frame }, None).unwrap();
+    theirs.flush(&mut Vec::new()).unwrap();
+    assert!(engine.look_at_links() && !engine.inbound.is_empty());
+    assert!(engine.driver.machine().is_idle(), "it does not wait for it");
+    engine.handle(Input::Revoke);
+    let since = Instant::now();
+    let patience = Duration::from_secs(20);
+    while !engine.has_said_all() {
+        engine.carry_out();
+        assert!(since.elapsed() < patience, "it is never said");
+    }
+    engine.on_command().unwrap();
+    assert!(noticed.try_recv().is_err(), "it has ended too early");
+    drop(allow);
+    let notice = loop {
+        engine.take_finished().unwrap();
+        engine.on_command().unwrap();
+        if let Ok(notice) = noticed.try_recv() {
+            break notice;
+        }
+        assert!(since.elapsed() < patience, "it never ends");
+    };
+    let Notice::Stopped { report, .. } = notice else {
+        panic!("{notice:?}");
+    };
+    let mut retained = report.iter().flat_map(|of| &of.retained);
+    assert!(!retained.any(|one| one.complete), "{report:?}");
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(crate) mod restarted;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ use contract::identity::JobId;
 use hfreduce_client::client::{Client, Error, InputBuffer, Output};
 use hfreduce_client::entry::{FailureKind, input_bytes};
 use hfreduce_client::{Call, DType, ReduceOp};
+use hfreduce_sidecar::background::Before;
 use hfreduce_sidecar::member::{Member, MemberLocation, MemberOptions, RosterSource};
 use hfreduce_sidecar::metrics::Metrics;
 use hfreduce_sidecar::node::{self, SidecarNode};
@@ -194,6 +197,25 @@ fn workers_of(rank: u32) -> WorkerOptions {
         from_bytes: 0,
         ..WorkerOptions::default()
     }
+}
+
+/// Workers that say when they begin with a piece of work, and wait until they may.
+pub(crate) fn held_workers() -> (WorkerOptions, Receiver<()>, Sender<()>) {
+    let (begun, begins) = channel();
+    let (allow, allowed) = channel::<()>();
+    let both = Mutex::new((begun, allowed));
+    let before = Before::call(move || {
+        let both = both.lock().unwrap();
+        both.0.send(()).ok();
+        both.1.recv().ok();
+    });
+    let options = WorkerOptions {
+        threads: Some(2),
+        from_bytes: 0,
+        before,
+        pace: None,
+    };
+    (options, begins, allow)
 }
 
 /// Threads beside the engine of a node.

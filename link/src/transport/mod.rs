@@ -76,8 +76,8 @@ pub type Placing<'a, H> = dyn FnMut(&H) -> Result<PayloadTarget, String> + 'a;
 /// What one look at a link brought.
 #[derive(Debug)]
 pub enum Received<H> {
-    /// A whole frame. Its payload is in place, or, in the memory of the link, to be read from here: it must be dropped
-    /// before the sender gets the credit for another.
+    /// A whole frame. Its payload is in place, or lies in the memory of the link and is read from here, as its
+    /// [`PayloadUse`](crate::header::PayloadUse) says. What is read in place must be dropped before the sender gets the credit for another.
     Frame(H, Option<Reading>),
     /// Part of one: look again.
     Part,
@@ -136,7 +136,8 @@ pub trait Transport<H: Header>: fmt::Debug + Send {
         false
     }
 
-    /// Whether it keeps payload that is [read in place](Header::is_read_in_place), in its own memory, so that its receiver needs none for it.
+    /// Whether it keeps payload that is [read in place](crate::header::PayloadUse::ReadInPlace) in its own memory, so that its receiver
+    /// needs none for it.
     fn receives_in_place(&self) -> bool {
         false
     }

@@ -1,6 +1,6 @@
-//! Frames over RDMA: payload is written from where it lies into the receiver's memory, and read there. A part that
-//! goes up is one of the sources of the parent's reduction where the device has put it; a result that goes down is
-//! copied once, by the one who gets it. No processor moves what is sent.
+//! Frames over RDMA: payload is written from where it lies into the receiver's memory, and read there. What becomes of it
+//! there is the protocol's business: it is copied once, by this thread or another, or read where the device has put it. No
+//! processor moves what is sent.
 //!
 //! The connection over which the two sides have found each other stays open beside: the kernel ends it at once when
 //! a side dies, while a device that gets no answer tries for as long as the path says.
@@ -20,7 +20,7 @@ use rustix::event::epoll;
 
 use super::{Error, Outgoing, PayloadTarget, Placing, Received, Transport};
 use crate::block::Reading;
-use crate::header::Header;
+use crate::header::{Header, PayloadUse};
 use crate::verbs::channel::{self, ChannelEvent, Destination, Payload, RdmaChannel};
 use crate::verbs::{CompletionQueue, FinishedWork, RegionSource};
 pub use adapter::{Adapter, AdapterChoice, Trouble};
@@ -169,9 +169,16 @@ impl<H: Header> Verbs<H> {
     ) -> Result<Received<H>, Error> {
         let channel = &mut self.channel;
         let arrived = self.landings.arrived(to, header.payload_bytes(), channel)?;
-        if header.is_read_in_place() {
-            let payload = self.landings.take(arrived, channel);
-            return Ok(Received::Frame(header, Some(payload)));
+        match header.payload_use() {
+            PayloadUse::CopiedByLink => {}
+            PayloadUse::CopiedByReceiver => {
+                let payload = self.landings.take_to_copy(arrived);
+                return Ok(Received::Frame(header, Some(payload)));
+            }
+            PayloadUse::ReadInPlace => {
+                let payload = self.landings.take_to_read(arrived, channel);
+                return Ok(Received::Frame(header, Some(payload)));
+            }
         }
         match place(&header).map_err(Error::Unplaced)? {
             PayloadTarget::Into(mut into) if into.len() == arrived.reading.len() => {

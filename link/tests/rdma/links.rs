@@ -421,3 +421,46 @@ fn a_block_is_registered_once_and_forgotten_when_it_is_gone() {
     adapters[0].forget_gone();
     assert_eq!(fake.alive(), before, "the device keeps what is gone");
 }
+
+// Each place is a chunk of locked memory: what waits for a processor of this node makes the peer wait, not more of them.
+#[test]
+fn what_its_receiver_copies_lies_there_until_then_and_makes_the_peer_wait_for_a_place() {
+    const FRAMES: u64 = 20;
+    let fake = Fake::new();
+    let mut links = links(&fake);
+    let content: Vec<u8> = (0..FRAMES as u8).collect();
+    let source = block(&content);
+    for number in 0..FRAMES {
+        let at = number as usize;
+        let bytes = source.read(at..at + 1).unwrap();
+        let header = Toy {
+            kind: Kind::CopiedLater,
+            ..Toy::copied(number, 1)
+        };
+        push(&mut links[0], &header, Some((number, bytes)));
+    }
+    let (mut came, mut kept, start) = (Vec::new(), Vec::new(), Instant::now());
+    let alive = fake.alive();
+    while came.len() < FRAMES as usize {
+        assert!(start.elapsed() < LIMIT, "{came:?}");
+        let before = came.len();
+        for _ in 0..50 {
+            for link in &mut links {
+                link.flush(&mut Vec::new()).unwrap();
+                let mut nowhere = |header: &Toy| panic!("a place is asked for {header:?}");
+                if let Received::Frame(header, payload) = link.receive(&mut nowhere).unwrap() {
+                    came.push(header.number);
+                    kept.push(payload.unwrap());
+                }
+            }
+        }
+        assert!(
+            kept.len() <= SHAPE.places,
+            "more are there than there are places"
+        );
+        let bytes: Vec<u8> = kept.drain(..).map(|payload| payload[0]).collect();
+        assert_eq!(bytes, content[before..came.len()], "some are overwritten");
+    }
+    assert_eq!(came, (0..FRAMES).collect::<Vec<_>>());
+    assert_eq!(fake.alive(), alive + 1, "only the source is registered");
+}

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use link::handshake::{IDENTITY_BYTES, REALM_BYTES};
-use link::header::Header;
+use link::header::{Header, PayloadUse};
 
 /// A member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +54,10 @@ impl From<[u8; IDENTITY_BYTES]> for Player {
 /// How a frame is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Its payload is copied to its place.
+    /// Its payload is copied to its place by the link.
     Copied,
+    /// The same by whoever receives it.
+    CopiedLater,
     /// Its payload is read where it lies.
     ReadInPlace,
     /// It has none, and may overtake.
@@ -96,6 +98,7 @@ impl Header for Toy {
             Kind::Copied => 1,
             Kind::ReadInPlace => 2,
             Kind::Urgent => 3,
+            Kind::CopiedLater => 4,
         };
         into[..3].copy_from_slice(&MAGIC);
         into[3] = kind;
@@ -108,6 +111,7 @@ impl Header for Toy {
             Some([1, ..]) => Kind::Copied,
             Some([2, ..]) => Kind::ReadInPlace,
             Some([3, ..]) => Kind::Urgent,
+            Some([4, ..]) => Kind::CopiedLater,
             _ => return Err("failed to parse a toy: it does not begin as one".to_owned()),
         };
         let word = |at: usize| {
@@ -126,8 +130,12 @@ impl Header for Toy {
         self.payload
     }
 
-    fn is_read_in_place(&self) -> bool {
-        self.kind == Kind::ReadInPlace
+    fn payload_use(&self) -> PayloadUse {
+        match self.kind {
+            Kind::Copied | Kind::Urgent => PayloadUse::CopiedByLink,
+            Kind::CopiedLater => PayloadUse::CopiedByReceiver,
+            Kind::ReadInPlace => PayloadUse::ReadInPlace,
+        }
     }
 
     fn may_overtake(&self) -> bool {

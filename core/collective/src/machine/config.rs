@@ -11,8 +11,11 @@ use crate::tree::DoubleTree;
 
 /// Bytes of a chunk when nothing else is asked for: the best of 64 KiB to 1 MiB where it was measured.
 pub const DEFAULT_CHUNK_BYTES: u32 = 512 * 1024;
-/// Slots of a tree edge when nothing else is asked for: one filling, one reduced, two on the way.
-pub const DEFAULT_SLOTS: u8 = 4;
+/// Slots of a tree edge when nothing else is asked for. They have memory from their first payload on, so what a sender does
+/// not fill costs nothing.
+pub const DEFAULT_SLOTS: u8 = 16;
+/// Slots that a sender fills at a time when nothing else is asked for: one filling, one reduced, two on the way.
+pub const DEFAULT_WINDOW: u8 = 4;
 /// Smallest chunk: keeps the number of chunks of the largest result within a `u32`.
 pub const MIN_CHUNK_BYTES: u32 = 512;
 /// Most slots of a tree edge: a bit each.
@@ -150,6 +153,9 @@ pub struct Config {
     pub chunk_bytes: u32,
     /// Slots of a tree edge, 1 to [`MAX_SLOTS`], the same on every node.
     pub slots: u8,
+    /// How many of a neighbour's slots this node fills at a time, and how many payloads it has on their way to a child: what
+    /// keeps its workers busy, 1 to all slots. More only leaves the processor's caches before it is sent.
+    pub window: u8,
     /// Time limits.
     pub timing: Timing,
     /// What survives a loss; the same on every node.
@@ -172,6 +178,9 @@ pub enum ConfigError {
     /// Not a number of slots a bit set can hold.
     #[error("{0} slots for a tree edge: take 1 to {MAX_SLOTS}")]
     Slots(u8),
+    /// Not a number of slots that there are.
+    #[error("a window of {window} slots: take 1 to {slots}, the slots of a tree edge")]
+    Window { window: u8, slots: u8 },
 }
 
 impl Config {
@@ -192,6 +201,10 @@ impl Config {
         if self.slots == 0 || self.slots > MAX_SLOTS {
             return Err(ConfigError::Slots(self.slots));
         }
+        let (window, slots) = (self.window, self.slots);
+        if window == 0 || window > slots {
+            return Err(ConfigError::Window { window, slots });
+        }
         Ok(())
     }
 }
@@ -211,6 +224,7 @@ pub(super) mod tests {
             },
             chunk_bytes: DEFAULT_CHUNK_BYTES,
             slots: DEFAULT_SLOTS,
+            window: DEFAULT_WINDOW,
             timing: Timing::default(),
             recovery: Recovery::default(),
         }
@@ -229,6 +243,11 @@ pub(super) mod tests {
             ..config()
         };
         assert_eq!(none.check(), Err(ConfigError::Slots(0)));
+        for window in [0, DEFAULT_SLOTS + 1] {
+            let own = Config { window, ..config() };
+            let slots = DEFAULT_SLOTS;
+            assert_eq!(own.check(), Err(ConfigError::Window { window, slots }));
+        }
         let unknown_peer = Config {
             node: 1,
             ..config()

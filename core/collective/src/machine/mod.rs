@@ -48,8 +48,8 @@ use crate::op::Call;
 use crate::recovery::EpochReport;
 pub use cause::{Broken, CallRefusal, Cause, Claim, Mismatch, ProtocolViolation, Reason, Verdict};
 pub use config::{
-    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Handover, MAX_IN_FLIGHT, MAX_MESSAGES,
-    MAX_SLOTS, MIN_CHUNK_BYTES, Recovery, Start, Timing,
+    Config, ConfigError, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, DEFAULT_WINDOW, Handover,
+    MAX_IN_FLIGHT, MAX_MESSAGES, MAX_SLOTS, MIN_CHUNK_BYTES, Recovery, Start, Timing,
 };
 pub use dispute::{Claimed, Dispute, MAX_GROUPS, MAX_LINKS, OpenError, OpenReason, Opener};
 use group::Group;

@@ -314,6 +314,7 @@ fn what_is_served_leaves_the_only_slot_to_what_comes_before_it() {
         layout: Layout::new(&[1, 1]).unwrap(),
         trees: DoubleTree::build(&[0, 0]),
         slots: 1,
+        window: 1,
         recovery: Recovery {
             on_peer_loss: OnPeerLoss::Shrink,
             ..Recovery::default()

@@ -6,7 +6,7 @@ use super::config::tests::config;
 use super::*;
 use crate::op::Call;
 use crate::recovery::GroupResume;
-use crate::{DType, DoubleTree, Layout, OpKind};
+use crate::{DType, DoubleTree, Layout, OpKind, ReduceOp};
 
 #[test]
 fn a_rank_waits_when_all_it_may_have_in_flight_is_not_released() {
@@ -84,6 +84,79 @@ fn what_is_in_flight_says_who_has_joined_and_who_is_missing() {
         ..status
     };
     assert_eq!(call_of(0, 3), [all]);
+}
+
+/// The tickets of payloads that are sent, of frames like this.
+fn sent(effects: &[Effect], is: impl Fn(&Frame) -> bool) -> Vec<Ticket> {
+    let sent = effects.iter().filter_map(|effect| {
+        let Effect::Send { frame, payload, .. } = effect else {
+            return None;
+        };
+        payload.filter(|_| is(frame)).map(|(ticket, _)| ticket)
+    });
+    sent.collect()
+}
+
+// A neighbour has as many slots as its own workers need, and takes what comes.
+#[test]
+fn a_node_fills_its_window_of_a_neighbours_slots_and_takes_as_many_parts_as_there_are_slots() {
+    const WINDOW: u8 = 2;
+    const SLOTS: u8 = 4;
+    let config = Config {
+        node: 1,
+        layout: Layout::new(&[1, 1]).unwrap(),
+        trees: DoubleTree::build(&[0, 0]),
+        chunk_bytes: MIN_CHUNK_BYTES,
+        slots: SLOTS,
+        window: WINDOW,
+        ..config()
+    };
+    let fence = config.fence;
+    let mut machine = Machine::new(config, Duration::ZERO);
+    let bytes = 16 * u64::from(MIN_CHUNK_BYTES);
+    let call = Call::all_reduce(DType::U8, ReduceOp::Sum, bytes);
+    let handle = |machine: &mut Machine, input| {
+        let mut effects = Vec::new();
+        machine.handle(Duration::ZERO, input, &mut effects);
+        effects
+    };
+    let (group, rank) = (WORLD, 0);
+    let effects = handle(&mut machine, Input::Submit { group, rank, call });
+    let is_part = |frame: &Frame| matches!(frame, Frame::ReduceChunk { .. });
+    assert_eq!(sent(&effects, is_part).len(), usize::from(WINDOW));
+    // In the other tree it is the parent.
+    let mut down = Vec::new();
+    for slot in 0..SLOTS {
+        let frame = Frame::ReduceChunk {
+            group,
+            tree: 1,
+            op: 0,
+            chunk: 2 * u32::from(slot) + 1,
+            slot,
+            bytes: MIN_CHUNK_BYTES,
+            call,
+            rank: 0,
+            watermark: Watermark::default(),
+        };
+        let peer = 0;
+        let effects = handle(&mut machine, Input::Frame { peer, fence, frame });
+        assert_eq!(machine.broken(), None);
+        let [Effect::Reduce { ticket, .. }] = effects[..] else {
+            panic!("{effects:?}");
+        };
+        let effects = handle(&mut machine, Input::Done { ticket });
+        down.extend(sent(&effects, |frame| {
+            matches!(frame, Frame::BroadcastChunk { .. })
+        }));
+    }
+    assert_eq!(down.len(), usize::from(WINDOW));
+    let ticket = down[0];
+    let effects = handle(&mut machine, Input::Done { ticket });
+    assert_eq!(
+        sent(&effects, |_| true).len(),
+        1,
+        "there is room for another"
+    );
 }
 
 #[test]

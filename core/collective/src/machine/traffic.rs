@@ -78,7 +78,7 @@ impl Traffic {
             .flat_map(|&peer| [(peer, 0u8), (peer, 1)])
             .filter(|&(peer, tree)| is_child(peer, tree.into()))
             .collect();
-        let slots = |tree| view.parent(tree).map(|_| SendSlots::new(view.slots));
+        let slots = |tree| view.parent(tree).map(|_| SendSlots::new(view.window));
         Self {
             edges,
             below,
@@ -309,7 +309,7 @@ impl Traffic {
     /// Whether as many payloads are on their way to a child as may be.
     pub(super) fn is_full(&self, view: &GroupView, peer: usize, tree: usize) -> bool {
         let child = self.child(peer, tree);
-        child.is_some_and(|child| child.sending >= view.slots)
+        child.is_some_and(|child| child.sending >= view.window)
     }
 
     /// That chunk goes down, with a payload or without.

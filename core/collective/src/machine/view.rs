@@ -26,6 +26,7 @@ pub(super) struct GroupView {
     pub(super) trees: DoubleTree,
     pub(super) chunk_bytes: u32,
     pub(super) slots: u8,
+    pub(super) window: u8,
     /// What survives a loss, for the ranks of this group.
     pub(super) recovery: Recovery,
 }
@@ -43,6 +44,7 @@ impl GroupView {
             trees: config.trees.clone(),
             chunk_bytes: config.chunk_bytes,
             slots: config.slots,
+            window: config.window,
             recovery: config.recovery,
         }
     }
@@ -70,6 +72,7 @@ impl GroupView {
             trees,
             chunk_bytes: config.chunk_bytes,
             slots: config.slots,
+            window: config.window,
             recovery: Recovery {
                 replicated,
                 ..config.recovery

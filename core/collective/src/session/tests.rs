@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::machine::{Config, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, Fence, Recovery, Timing};
+use crate::machine::{
+    Config, DEFAULT_CHUNK_BYTES, DEFAULT_SLOTS, DEFAULT_WINDOW, Fence, Recovery, Timing,
+};
 use crate::op::Call;
 use crate::recovery::{GroupReport, GroupResume, Resume};
 use crate::{DoubleTree, Layout};
@@ -30,6 +32,7 @@ fn machine() -> Machine {
         },
         chunk_bytes: DEFAULT_CHUNK_BYTES,
         slots: DEFAULT_SLOTS,
+        window: DEFAULT_WINDOW,
         timing: Timing::default(),
         recovery: Recovery::default(),
     };

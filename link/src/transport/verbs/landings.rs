@@ -40,8 +40,9 @@ pub(super) struct Landings {
     slabs: Vec<Slab>,
     /// Announced and not filled, in order. The peer may write there at any time, which nobody else may.
     announced: VecDeque<(Landing, Writing)>,
-    /// Places that are being read.
-    in_use: Vec<Landing>,
+    /// Places that are read for as long as others take, and those that somebody copies from.
+    read: Vec<Landing>,
+    copied: Vec<Landing>,
     /// Distinguished from the names of the other side's windows by their lowest bit.
     parity: u64,
     /// Windows that were announced, and that were filled.
@@ -69,7 +70,8 @@ impl Landings {
             places,
             slabs: Vec::new(),
             announced: VecDeque::new(),
-            in_use: Vec::new(),
+            read: Vec::new(),
+            copied: Vec::new(),
             parity,
             announcements: 0,
             filled: 0,
@@ -146,16 +148,24 @@ impl Landings {
         self.announce(place, channel)
     }
 
-    /// Keeps a place until what is given here is dropped.
-    pub(super) fn take<H: Header>(
+    /// Keeps a place until what is given here is dropped, which is as soon as it is copied: until then the peer may have to
+    /// wait for a place.
+    pub(super) fn take_to_copy(&mut self, arrived: Arrived) -> Reading {
+        self.copied.push(arrived.place);
+        arrived.reading
+    }
+
+    /// Keeps a place until what is given here is dropped, however long others take.
+    pub(super) fn take_to_read<H: Header>(
         &mut self,
         arrived: Arrived,
         channel: &mut RdmaChannel<H>,
     ) -> Reading {
-        self.in_use.push(arrived.place);
+        self.read.push(arrived.place);
         // The peer must not wait for a place because this node does for something else. Where there can be none
         // it waits until places come back.
-        if 2 * self.announced.len() < self.places && self.slabs.len() < SLABS_LIMIT {
+        let left = self.announced.len() + self.copied.len();
+        if 2 * left < self.places && self.slabs.len() < SLABS_LIMIT {
             self.grow(channel).ok();
         }
         arrived.reading
@@ -163,15 +173,19 @@ impl Landings {
 
     /// Announces again what nobody reads any more.
     pub(super) fn reclaim<H: Header>(&mut self, channel: &mut RdmaChannel<H>) -> Result<(), Error> {
-        for place in std::mem::take(&mut self.in_use) {
-            let range = place.start..place.start + self.bytes;
-            if self.slabs[place.slab].block.write(range).is_ok() {
-                self.announce(place, channel)?;
-            } else {
-                self.in_use.push(place);
+        let (mut free, slabs, bytes) = (Vec::new(), &self.slabs, self.bytes);
+        let mut is_in_use = |place: &Landing| {
+            let range = place.start..place.start + bytes;
+            let is_free = slabs[place.slab].block.write(range).is_ok();
+            if is_free {
+                free.push(*place);
             }
-        }
-        Ok(())
+            !is_free
+        };
+        self.read.retain(&mut is_in_use);
+        self.copied.retain(&mut is_in_use);
+        free.into_iter()
+            .try_for_each(|place| self.announce(place, channel))
     }
 }
 

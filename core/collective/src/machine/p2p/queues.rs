@@ -105,7 +105,7 @@ pub(super) struct Queues {
 
 impl Queues {
     fn queue(&mut self, view: &GroupView, hop: Hop) -> &mut Queue {
-        let slots = if hop.passes { view.slots } else { 0 };
+        let slots = if hop.passes { view.window } else { 0 };
         self.queues.entry(hop).or_insert_with(|| Queue {
             relayed: VecDeque::new(),
             own: VecDeque::new(),
@@ -132,7 +132,7 @@ impl Queues {
     /// The slot of the next node that something may be sent in, if anything waits and there is room.
     pub(super) fn room(&self, view: &GroupView, hop: Hop) -> Option<u8> {
         let queue = self.queues.get(&hop)?;
-        if queue.relayed.is_empty() && queue.own.is_empty() || queue.sending >= view.slots {
+        if queue.relayed.is_empty() && queue.own.is_empty() || queue.sending >= view.window {
             return None;
         }
         match hop.passes {

@@ -120,6 +120,8 @@ impl World {
             },
             chunk_bytes: self.setup.chunk_bytes,
             slots: self.setup.slots,
+            // Nodes differ in how many they fill.
+            window: self.setup.slots - node as u8 % self.setup.slots,
             timing: Timing::default(),
             recovery: self.setup.recovery,
         };
