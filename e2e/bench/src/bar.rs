@@ -44,6 +44,8 @@ pub(crate) struct Bar {
     pub(crate) unit: Unit,
     /// The value, or why there is none.
     pub(crate) value: Result<f64, String>,
+    /// Why it is measured here and not judged.
+    pub(crate) unjudged: Option<String>,
     /// What was compared.
     pub(crate) sides: String,
     /// Whether others may have changed it.
@@ -52,10 +54,9 @@ pub(crate) struct Bar {
 
 impl Bar {
     pub(crate) fn holds(&self) -> Option<bool> {
-        self.value
-            .as_ref()
-            .ok()
-            .map(|value| self.want.holds(*value))
+        let value = self.value.as_ref().ok();
+        let judged = value.filter(|_| self.unjudged.is_none());
+        judged.map(|value| self.want.holds(*value))
     }
 
     pub(crate) fn wanted(&self) -> String {
@@ -86,9 +87,13 @@ pub(crate) fn print(bars: &[Bar]) {
             (Some(true), true) => "yes !",
             (Some(false), false) => "NO",
             (Some(false), true) => "NO !",
+            (None, _) if bar.value.is_ok() => "-",
             (None, _) => "not run",
         };
-        let sides = bar.value.as_ref().err().unwrap_or(&bar.sides);
+        let mut sides = bar.value.as_ref().err().unwrap_or(&bar.sides).clone();
+        if let (Ok(_), Some(why)) = (&bar.value, &bar.unjudged) {
+            sides += &format!("; not judged: {why}");
+        }
         println!(
             "  {:<72} {:>10} {:>10}  {holds:<8} {sides}",
             bar.about,
@@ -107,6 +112,8 @@ pub(crate) fn json(bars: &[Bar]) -> Value {
             "value": bar.value.as_ref().ok(),
             "holds": bar.holds(),
             "noisy": bar.noisy,
+            "sides": bar.sides,
+            "notJudged": bar.unjudged,
             "notRun": bar.value.as_ref().err(),
         })
     });

@@ -16,6 +16,7 @@ mod ranks;
 mod results;
 mod step;
 mod table;
+mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,6 +27,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::bar;
+use crate::cores::Cores;
 pub(crate) use crate::hfreduce::args::Args;
 use crate::hfreduce::args::Need;
 use crate::hfreduce::bars::Short;
@@ -34,6 +36,7 @@ use crate::hfreduce::gang::{Figures, Gang};
 use crate::hfreduce::limits::Limits;
 use crate::hfreduce::mpi::Library;
 use crate::hfreduce::results::{Results, Waiting, is_noisy};
+use crate::hfreduce::tuning::{Of, Tuning, Tunings, is_large};
 use crate::machine;
 use crate::network::Network;
 use crate::sample::Sample;
@@ -45,6 +48,8 @@ const LATE: Duration = Duration::from_secs(1);
 const WATCHED: Duration = Duration::from_secs(3);
 /// How often a measurement is made that others disturbed although the machine was quiet before; the least disturbed counts.
 const TRIES: usize = 3;
+/// A way to work in which a rank is silent for longer is none.
+const TRIAL_SILENCE: Duration = Duration::from_secs(20);
 /// Of the memory that is free, how much a case may take.
 const MEMORY_SHARE: f64 = 0.8;
 /// A gang that had more than this does not keep it while others are measured.
@@ -64,6 +69,7 @@ struct Field {
     /// Who can take part, or why not.
     players: BTreeMap<Player, Result<Ready, String>>,
     results: Results,
+    tunings: Tunings,
 }
 
 pub(crate) fn start(args: Args) -> Result<()> {
@@ -91,17 +97,25 @@ fn needs(cases: &Cases) -> BTreeSet<Need> {
 }
 
 fn run(args: Args, cases: &Cases) -> Result<()> {
+    let mut network = Network::star(NODES)?;
+    if let Some(each) = args.cores {
+        network.divide(Cores::new(each.into())?);
+    }
     let mut field = Field {
-        network: Network::star(NODES)?,
+        network,
         args,
         players: BTreeMap::new(),
         results: Results::default(),
+        tunings: Tunings::default(),
     };
     field.invite(cases);
     let facts = machine::facts();
     println!("machine: {facts}");
     for warning in machine::warnings() {
         println!("warning: {warning}");
+    }
+    if let Some(cores) = &field.network.cores {
+        say(cores, cases);
     }
     let limits = Limits::new()?;
     let rounds = field.args.rounds();
@@ -124,7 +138,28 @@ fn run(args: Args, cases: &Cases) -> Result<()> {
     Ok(())
 }
 
+/// Which processors nodes have, and where some have the same.
+fn say(cores: &Cores, cases: &Cases) {
+    let lists = (0..NODES).map(|node| format!("node {node} {}", cores.of_node(node)));
+    println!("cores: {}", lists.collect::<Vec<_>>().join("; "));
+    let nodes: BTreeSet<usize> = cases.iter().map(|(case, _)| case.shape.nodes).collect();
+    for nodes in nodes.into_iter().filter(|nodes| !cores.are_apart(*nodes)) {
+        let (each, all) = (cores.each, cores.of_nodes(nodes).len());
+        println!(
+            "warning: {nodes} nodes of {each} processors share the {all} of this machine: their times are no times of nodes"
+        );
+    }
+}
+
 type Cases = Vec<(Case, Vec<Contender>)>;
+/// The gangs of a shape, by who they are and whether they are told to be good at large messages.
+type Gangs = BTreeMap<(Player, bool), Gang>;
+
+/// A gang's place among them.
+const fn seat(case: Case, player: Player) -> (Player, bool) {
+    let differs = matches!(player, Player::OpenMpi(_) | Player::IntelMpi(_));
+    (player, differs && is_large(case.load))
+}
 
 impl Field {
     /// Makes everybody ready who takes part in a case.
@@ -161,7 +196,7 @@ impl Field {
     fn limits(&mut self, limits: &Limits) -> Result<()> {
         for limit in limits::ALL {
             let (value, others, quiet) = limits.measure(limit, &self.network, self.args.gate())?;
-            println!("  {:<50} {value:>9.2} GB/s", limit.to_string());
+            println!("  {:<50} {value:>9.2} {}", limit.to_string(), limit.unit());
             let sample = Sample {
                 value,
                 others,
@@ -174,7 +209,7 @@ impl Field {
 
     /// Measures each case once by everybody. Gangs of a shape live side by side, asleep while others are measured.
     fn round(&mut self, cases: &Cases) {
-        let mut gangs: BTreeMap<Player, Gang> = BTreeMap::new();
+        let mut gangs = Gangs::new();
         let mut last = None;
         for (case, contenders) in cases {
             if last.replace(case.shape) != Some(case.shape) {
@@ -189,11 +224,11 @@ impl Field {
                     Err(why) => {
                         println!("  {case}  {contender}: not run: {why}");
                         self.results.miss(*case, contender, why);
-                        gangs.remove(&contender.player);
+                        gangs.remove(&seat(*case, contender.player));
                     }
                 }
                 if case.memory(contender) > KEEPS_BYTES {
-                    gangs.remove(&contender.player);
+                    gangs.remove(&seat(*case, contender.player));
                 }
             }
         }
@@ -213,10 +248,10 @@ impl Field {
     }
 
     fn measure(
-        &self,
+        &mut self,
         case: Case,
         contender: Contender,
-        gangs: &mut BTreeMap<Player, Gang>,
+        gangs: &mut Gangs,
     ) -> Result<Figures, String> {
         let player = contender.player;
         let ready = match self.players.get(&player) {
@@ -232,10 +267,20 @@ impl Field {
                 free >> 20
             ));
         }
-        let gang = match gangs.entry(player) {
+        let of = Of::new(player, case.shape, case.load);
+        if let Ready::Mpi(library, path) = ready
+            && self.tunings.get(of).is_none()
+        {
+            let network = &self.network;
+            self.tunings.choose(of, |tuning| {
+                let mut gang = mpi::start(library, network, case.shape, *path, tuning)?;
+                gang.trial(case, TRIAL_SILENCE)
+            });
+        }
+        let gang = match gangs.entry(seat(case, player)) {
             std::collections::btree_map::Entry::Occupied(gang) => gang.into_mut(),
             std::collections::btree_map::Entry::Vacant(seat) => {
-                let gang = self.start(ready, case);
+                let gang = self.start(ready, case, self.tunings.get(of));
                 seat.insert(gang.map_err(|error| format!("{error:#}"))?)
             }
         };
@@ -256,12 +301,15 @@ impl Field {
         measured.ok_or_else(|| "never measured".to_owned())
     }
 
-    fn start(&self, ready: &Ready, case: Case) -> Result<Gang> {
+    fn start(&self, ready: &Ready, case: Case, tuning: Option<&Tuning>) -> Result<Gang> {
         let (network, shape) = (&self.network, case.shape);
         match ready {
             Ready::Ours(program, words) => ours::start(program, network, shape, words),
             Ready::Gloo(root) => gloo::start(root, network, shape),
-            Ready::Mpi(library, path) => mpi::start(library, network, shape, *path),
+            Ready::Mpi(library, path) => {
+                let own = Tuning::default();
+                mpi::start(library, network, shape, *path, tuning.unwrap_or(&own))
+            }
             Ready::Step(program, trainer, exchange) => {
                 step::start(program, trainer, network, shape, *exchange)
             }
@@ -277,7 +325,7 @@ impl Field {
         };
         let words = ours::words(Transport::Tcp);
         let ready = Ready::Ours(self.args.sidecar.clone(), words);
-        let mut gang = self.start(&ready, case)?;
+        let mut gang = self.start(&ready, case, None)?;
         Ok(Waiting {
             client: gang.waiting(case, LATE)?,
             sidecar: gang.idling(WATCHED),
@@ -288,7 +336,9 @@ impl Field {
     fn write(&self, file: &Path, facts: &Value) -> Result<()> {
         let all = json!({
             "machine": facts,
+            "cores": self.network.cores.as_ref().map(|cores| cores.json(NODES)),
             "versions": self.versions(),
+            "tunings": self.tunings.json(),
             "results": self.results.json(),
             "bars": bar::json(&bars::all(&self.results)),
             "costs": table::costs_json(&self.results),

@@ -1,5 +1,5 @@
 //! Benches beside rivals and the machine's limits, in interleaved rounds: a command line for each, which
-//! `cargo xtask bench` starts. Here is what they share: nodes as namespaces, processes, the trainer's root, facts of the machine.
+//! `cargo xtask bench` starts. Here is what they share: nodes as namespaces and their processors, processes, the trainer's root, facts of the machine.
 
 #![expect(
     clippy::print_stdout,
@@ -8,6 +8,7 @@
 )]
 
 mod bar;
+mod cores;
 mod hfreduce;
 mod machine;
 mod network;

@@ -5,8 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
+
+use crate::cores::Cores;
 
 /// The interface of every node.
 pub(crate) const INTERFACE: &str = "eth0";
@@ -19,12 +22,19 @@ const FIRST_PORT: u16 = 29400;
 /// a namespace have a default of its own. Some systems have bbr, which paces and is slower on a local wire.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
+/// The words before a program that runs on these processors.
+pub(crate) fn on_cores(cores: Option<&str>) -> Vec<&str> {
+    cores.map_or_else(Vec::new, |cores| vec!["taskset", "--cpu-list", cores])
+}
+
 /// A bridge and the nodes on it.
 #[derive(Debug)]
 pub(crate) struct Network {
     /// The namespace of the bridge: what belongs to no node runs there.
     pub(crate) hub: Namespace,
     pub(crate) nodes: Vec<Namespace>,
+    /// The processors of each node. None: all have all.
+    pub(crate) cores: Option<Cores>,
     next_port: AtomicU16,
 }
 
@@ -34,6 +44,8 @@ pub(crate) struct Namespace {
     holder: Option<Child>,
     /// Its address on the bridge.
     pub(crate) address: String,
+    /// The processors of what runs in it, in the kernel's notation. None: all.
+    pub(crate) cores: Option<String>,
 }
 
 impl Network {
@@ -47,6 +59,7 @@ impl Network {
         let hub = Namespace {
             holder: None,
             address: HUB.to_owned(),
+            cores: None,
         };
         Self::around(hub, nodes)
     }
@@ -58,6 +71,7 @@ impl Network {
         let mut network = Self {
             hub,
             nodes: Vec::new(),
+            cores: None,
             next_port: AtomicU16::new(FIRST_PORT),
         };
         for node in 0..nodes {
@@ -74,6 +88,30 @@ impl Network {
             network.nodes.push(own);
         }
         Ok(network)
+    }
+
+    /// What runs in a node from here on has its processors.
+    pub(crate) fn divide(&mut self, cores: Cores) {
+        for (node, own) in self.nodes.iter_mut().enumerate() {
+            own.cores = Some(cores.of_node(node).to_string());
+        }
+        self.cores = Some(cores);
+    }
+
+    /// How many processors the first nodes have together.
+    pub(crate) fn processors(&self, nodes: usize) -> usize {
+        match &self.cores {
+            Some(cores) => cores.of_nodes(nodes).len(),
+            None => thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    /// How many each of so many nodes has for itself: those that it was given, or its share of all.
+    pub(crate) fn processors_of_each(&self, nodes: usize) -> usize {
+        match &self.cores {
+            Some(cores) => cores.each,
+            None => (self.processors(nodes) / nodes).max(1),
+        }
     }
 
     /// A port that nobody else was given: gangs live side by side on the same nodes.
@@ -99,6 +137,7 @@ impl Namespace {
         Ok(Self {
             holder: Some(holder),
             address,
+            cores: None,
         })
     }
 
@@ -111,8 +150,18 @@ impl Namespace {
 
     /// A program that runs in here; its process is the one that is started.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        self.command_on(self.cores.as_deref(), program)
+    }
+
+    /// The same on these processors.
+    pub(crate) fn command_on(
+        &self,
+        cores: Option<&str>,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.file().display()));
+        command.args(on_cores(cores));
         command.arg(program);
         command
     }

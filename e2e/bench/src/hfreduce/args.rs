@@ -22,6 +22,10 @@ pub(crate) struct Args {
     /// Interleaved rounds (3; with --quick 1).
     #[arg(long)]
     rounds: Option<usize>,
+    /// Processors for each node, and as many workers for its sidecar. Nodes have some of their own where the machine has enough.
+    /// Without it all nodes have all of them, and each sidecar its share as workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) cores: Option<u16>,
     /// Longest wait for a quiet machine before each measurement, in seconds.
     #[arg(long, default_value_t = 20, value_name = "SECONDS")]
     gate: u64,
@@ -143,7 +147,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(wanted("").len() > wanted("hfreduce").len());
-        let small = wanted("2 x 1, 4 KiB, hfreduce tcp");
+        let small = wanted("2 x 1, 64 KiB, hfreduce tcp");
         assert_eq!(small.len(), 1);
         assert_eq!(small[0].1, TCP);
         let copies = wanted("2 x 4,186 mib,f32,copies");

@@ -68,10 +68,10 @@ impl DType {
 /// How data moves between the nodes of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
-    /// Without checksums, as the rivals.
-    Tcp,
     /// With a checksum of each payload: what sidecars do by themselves between machines.
-    TcpChecked,
+    Tcp,
+    /// Without, as the rivals.
+    TcpUnchecked,
     /// As the first, in a job that goes on after losses: results are handed over when they can no longer be lost.
     TcpStable,
 }
@@ -136,7 +136,7 @@ impl fmt::Display for Player {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ours(Transport::Tcp) => "hfreduce tcp",
-            Self::Ours(Transport::TcpChecked) => "hfreduce tcp + sums",
+            Self::Ours(Transport::TcpUnchecked) => "hfreduce tcp unchecked",
             Self::Ours(Transport::TcpStable) => "hfreduce shrink tcp",
             Self::Pool(threads) => return write!(f, "hfreduce pool of {threads}"),
             Self::Gloo => "gloo tcp",
@@ -226,7 +226,7 @@ pub(crate) const OPEN_MPI_SHM: Contender = rival(Player::OpenMpi(Path::Shm));
 pub(crate) const INTEL_MPI_TCP: Contender = rival(Player::IntelMpi(Path::Tcp));
 pub(crate) const INTEL_MPI_SHM: Contender = rival(Player::IntelMpi(Path::Shm));
 pub(crate) const TCP: Contender = ours(Transport::Tcp, Way::Plain);
-pub(crate) const TCP_CHECKED: Contender = ours(Transport::TcpChecked, Way::Plain);
+pub(crate) const TCP_UNCHECKED: Contender = ours(Transport::TcpUnchecked, Way::Plain);
 pub(crate) const TCP_STABLE: Contender = ours(Transport::TcpStable, Way::Plain);
 pub(crate) const TCP_COPIES: Contender = ours(Transport::Tcp, Way::Copies);
 pub(crate) const TCP_BITWISE: Contender = ours(Transport::Tcp, Way::Bitwise);
@@ -286,7 +286,7 @@ const LOADS: [Load; 7] = [kib(4), kib(64), mib(1), mib(16), mib(64), mib(186), L
 const SHAPES: [Shape; 4] = [shape(2, 1), shape(2, 4), shape(2, 8), shape(4, 8)];
 const EVERYBODY: [Contender; 9] = [
     TCP,
-    TCP_CHECKED,
+    TCP_UNCHECKED,
     TCP_COPIES,
     TCP_BITWISE,
     GLOO,
@@ -352,7 +352,7 @@ pub(crate) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
     let (one, four) = (shape(2, 1), shape(2, 4));
     let f32 = DType::F32;
     vec![
-        case(one, kib(4), f32, &[TCP, TCP_STABLE, GLOO]),
+        case(one, kib(4), f32, &[TCP, TCP_COPIES, TCP_STABLE, GLOO]),
         case(one, kib(64), f32, &[TCP, TCP_STABLE, GLOO]),
         case(
             one,
@@ -361,9 +361,11 @@ pub(crate) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
             &[
                 TCP,
                 TCP_STABLE,
-                TCP_CHECKED,
+                TCP_UNCHECKED,
+                TCP_COPIES,
                 TCP_BITWISE,
                 GLOO,
+                OPEN_MPI_TCP,
                 INTEL_MPI_TCP,
             ],
         ),
@@ -374,7 +376,12 @@ pub(crate) fn of_bars() -> Vec<(Case, Vec<Contender>)> {
         case(four, mib(186), DType::F16, &[TCP]),
         case(four, mib(186), DType::Bf16, &[TCP, TCP_BITWISE]),
         case(shape(4, 8), kib(4), f32, &[TCP]),
-        case(shape(4, 8), mib(64), f32, &[TCP, GLOO, INTEL_MPI_SHM]),
+        case(
+            shape(4, 8),
+            mib(64),
+            f32,
+            &[TCP, TCP_COPIES, GLOO, OPEN_MPI_SHM, INTEL_MPI_SHM],
+        ),
         (POOL_CASE, POOLS.to_vec()),
     ]
 }

@@ -23,6 +23,8 @@ const ROUNDS: (usize, usize) = (5, 60);
 const SLOW: (usize, Duration) = (3, Duration::from_secs(4));
 /// Rounds before the first that counts.
 const WARM_UP: usize = 2;
+/// Rounds of a trial.
+const TRIAL_ROUNDS: usize = 4;
 
 /// What a case cost.
 #[derive(Clone, Debug)]
@@ -123,6 +125,20 @@ impl Gang {
             others,
             quiet,
         })
+    }
+
+    /// What a call takes, roughly and soon. Nobody may be silent for longer than this.
+    pub(crate) fn trial(&mut self, case: Case, silence: Duration) -> Result<Duration> {
+        for rank in &self.ranks {
+            let stream = rank.stream.get_ref();
+            let limited = stream.set_read_timeout(Some(silence));
+            limited.context("failed to set up a rank's socket")?;
+        }
+        self.prepare(case, Way::Plain)?;
+        let rounds = (0..TRIAL_ROUNDS).map(|_| Ok(self.round(case.load)?.0));
+        let rounds = rounds.collect::<Result<Vec<_>>>()?;
+        // The least disturbed one.
+        rounds.into_iter().min().context("no rounds")
     }
 
     /// The share of a core that a rank uses while it waits for the last one: the worst of them.

@@ -15,7 +15,8 @@ use crate::hfreduce::case::{self, Shape};
 use crate::hfreduce::conductor::Conductor;
 use crate::hfreduce::gang::Gang;
 use crate::hfreduce::programs;
-use crate::network::{BRIDGE, INTERFACE, Network};
+use crate::hfreduce::tuning::Tuning;
+use crate::network::{BRIDGE, INTERFACE, Network, on_cores};
 
 /// A library and our loop, built against it.
 #[derive(Debug)]
@@ -31,7 +32,9 @@ const INTEL_MPI: &str = "impi-devel==2021.18.1";
 const AGENT: &str = r#"#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 host=$1; shift
-exec nsenter --net="$(cat "$(dirname "$0")/$host")" unshare --uts sh -c "hostname node-$(echo $host | tr . -); $*"
+node=$(dirname "$0")/$host
+# shellcheck disable=SC2046
+exec nsenter --net="$(cat "$node")" $(cat "$node.cores") unshare --uts sh -c "hostname node-$(echo $host | tr . -); $*"
 "#;
 
 pub(crate) fn open(compiler: &str) -> Result<Library> {
@@ -63,6 +66,7 @@ pub(crate) fn start(
     network: &Network,
     shape: Shape,
     path: case::Path,
+    tuning: &Tuning,
 ) -> Result<Gang> {
     let mut conductor = Conductor::new()?;
     let nodes = network.nodes.get(..shape.nodes).context("too few nodes")?;
@@ -71,13 +75,20 @@ pub(crate) fn start(
     for node in nodes {
         let file = node.file().display().to_string();
         conductor.folder.write(&node.address, &file)?;
+        let words = on_cores(node.cores.as_deref()).join(" ");
+        conductor
+            .folder
+            .write(&format!("{}.cores", node.address), &words)?;
     }
     let addresses: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
-    let oversubscribed =
-        shape.world() > std::thread::available_parallelism().map_or(1, usize::from);
+    let oversubscribed = shape.world() > network.processors(shape.nodes);
+    // The launcher, and in shared memory all that it starts.
+    let cores = network.cores.as_ref();
+    let cores = cores.map(|cores| cores.of_nodes(shape.nodes).to_string());
+    let launcher = |program: &Path| network.hub.command_on(cores.as_deref(), program);
     let mut launch = match library {
         Library::Open { program } => {
-            let mut launch = network.hub.command("mpirun.openmpi");
+            let mut launch = launcher(Path::new("mpirun.openmpi"));
             launch.args([
                 "--allow-run-as-root",
                 "--oversubscribe",
@@ -88,33 +99,30 @@ pub(crate) fn start(
             if oversubscribed {
                 launch.args(["--mca", "mpi_yield_when_idle", "1"]);
             }
-            match path {
-                case::Path::Shm => launch.args(["--mca", "btl", "self,vader"]),
-                case::Path::Tcp => {
-                    let procs = shape.procs;
-                    let hosts = addresses.iter().map(|host| format!("{host}:{procs}"));
-                    launch
-                        .arg("--host")
-                        .arg(hosts.collect::<Vec<_>>().join(","));
-                    launch.arg("--mca").arg("plm_rsh_agent").arg(&agent);
-                    launch.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"]);
-                    launch.args(["--mca", "btl_tcp_if_include", INTERFACE]);
-                    launch.args(["--mca", "oob_tcp_if_include", "192.0.2.0/24"])
-                }
-            };
+            launch.args(&tuning.words);
+            if path == case::Path::Tcp {
+                let procs = shape.procs;
+                let hosts = addresses.iter().map(|host| format!("{host}:{procs}"));
+                launch
+                    .arg("--host")
+                    .arg(hosts.collect::<Vec<_>>().join(","));
+                launch.arg("--mca").arg("plm_rsh_agent").arg(&agent);
+                launch.args(["--mca", "btl_tcp_if_include", INTERFACE]);
+                launch.args(["-x", &format!("UCX_NET_DEVICES={INTERFACE}")]);
+                launch.args(["--mca", "oob_tcp_if_include", "192.0.2.0/24"]);
+            }
             launch.arg(program);
             launch
         }
         Library::Intel { program, home } => {
-            let mut launch = network.hub.command(home.join("bin/mpiexec.hydra"));
+            let mut launch = launcher(&home.join("bin/mpiexec.hydra"));
             let lib = home.join("lib");
             launch.env("I_MPI_ROOT", home).env("LD_LIBRARY_PATH", &lib);
             launch.env("FI_PROVIDER_PATH", &lib).env("I_MPI_PIN", "0");
             launch.env("FI_TCP_IFACE", INTERFACE);
             launch.args(["-genvall", "-n", &shape.world().to_string()]);
-            if oversubscribed {
-                launch.env("I_MPI_WAIT_MODE", "1");
-            }
+            let words = tuning.environment.iter();
+            launch.envs(words.map(|(name, value)| (name, value)));
             match path {
                 case::Path::Shm => {
                     launch.env("I_MPI_FABRICS", "shm");

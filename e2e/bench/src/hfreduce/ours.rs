@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -19,7 +18,7 @@ const LINK: &str = "tcp";
 /// The parameters of a sidecar.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words {
-    /// Threads that compute. None: this node's share of the machine's processors.
+    /// Threads that compute. None: one for each processor that the node has for itself.
     pub(crate) workers: Option<usize>,
     pub(crate) checksum: &'static str,
     /// What becomes of the job when a node is lost; whether results have to be stable follows from it.
@@ -41,13 +40,13 @@ pub(crate) const fn words(transport: Transport) -> Words {
     match transport {
         Transport::Tcp => Words {
             workers: None,
-            checksum: "off",
+            checksum: "auto",
             on_peer_loss: "Restart",
             port: 9404,
             metrics: "127.0.0.1:9402",
         },
-        Transport::TcpChecked => Words {
-            checksum: "on",
+        Transport::TcpUnchecked => Words {
+            checksum: "off",
             port: 9424,
             metrics: "127.0.0.1:9422",
             ..words(Transport::Tcp)
@@ -139,8 +138,7 @@ pub(crate) fn serve(
         serve.args(["--rank", &rank.to_string(), "--metrics-listen", metrics]);
         serve.args(["--transport", LINK, "--checksum", checksum]);
         // Nodes share this machine; on one of its own each would have all processors.
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let workers = workers.unwrap_or((processors / shape.nodes).max(1));
+        let workers = workers.unwrap_or_else(|| network.processors_of_each(shape.nodes));
         serve.args(["--workers", &workers.to_string()]);
         sidecars.insert(conductor.start(&serve)?);
     }
@@ -160,6 +158,12 @@ pub(crate) fn serve(
         ensure!(
             links.all(|line| line.contains(&said)) && log.contains(&said),
             "the links of node {rank} are not {LINK}"
+        );
+        // As they are between machines, unless that is off.
+        let has_sums = log.contains("\"checksums\":true");
+        ensure!(
+            has_sums == (checksum != "off"),
+            "node {rank} was started with --checksum {checksum}, and payload has checksums: {has_sums}"
         );
     }
     Ok(Served { sidecars, run_dirs })

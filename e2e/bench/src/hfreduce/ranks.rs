@@ -16,6 +16,12 @@ pub(crate) struct Program<'a> {
     pub(crate) arguments: &'a [&'a str],
 }
 
+/// The file of a node's namespace, and its processors behind `@`; nothing behind it means all.
+fn place(node: &Namespace) -> String {
+    let cores = node.cores.as_deref().unwrap_or_default();
+    format!("{}@{cores}", node.file().display())
+}
+
 /// Starts the process that forks the ranks.
 pub(crate) fn start(
     conductor: &mut Conductor,
@@ -36,6 +42,6 @@ pub(crate) fn start(
     ranks.arg(format!("{}:{}", first.address, network.port()));
     ranks.arg(INTERFACE);
     ranks.arg(shape.procs.to_string());
-    ranks.args(nodes.iter().map(Namespace::file));
+    ranks.args(nodes.iter().map(place));
     conductor.start(&ranks).map(drop)
 }

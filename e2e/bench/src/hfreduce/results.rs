@@ -91,7 +91,7 @@ impl Results {
             let rounds = samples.iter().map(|sample| {
                 json!({"value": sample.value, "others": sample.others, "quiet": sample.quiet})
             });
-            json!({"limit": limit.to_string(), "unit": "GB/s", "rounds": rounds.collect::<Vec<_>>()})
+            json!({"limit": limit.to_string(), "unit": limit.unit(), "rounds": rounds.collect::<Vec<_>>()})
         });
         let cases = self.cases.iter().map(|((case, contender), samples)| {
             json!({

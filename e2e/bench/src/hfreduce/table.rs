@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use crate::bar;
 use crate::hfreduce::bars::{self, Short};
-use crate::hfreduce::case::mib;
 use crate::hfreduce::limits;
 use crate::hfreduce::results::{Results, is_noisy};
 
@@ -14,10 +13,10 @@ A time is the slowest rank's, from a barrier that sleeps to the end of its own c
 to 1 MiB. Medians of barriers, then of rounds (of the quiet ones if any). alg = bytes / time, bus = alg * 2(ws-1)/ws with ws ranks. `+ copies`: private
 tensors are copied into shared buffers and the results out; without, both lie in shared memory. cpu: processor time of
 a call, of all ranks and of all sidecars; s/GB: the same by the load's bytes. A node's sidecar has its share of this machine's processors
-as threads that compute, `pool of`: so many. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
+as threads that compute, or its own with `--cores`; `pool of`: so many. unchecked: without checksums of payload, which are on between machines. ! = noisy: the machine did not become quiet, or others used more than 8 % of it.
 shrink: in a job that goes on after losses. ddp: a training step, with the exchange of its gradients; its rates are the layers' bytes by the step's time. Exposed: less a step alone.
-Floor of 2 x 1 over tcp = 2S / (tcp, both ways) + 3S / (memcpy, 2 threads): each byte crosses once each way and is added
-once, by one node: two reads and a write. `Nodes` share this machine's cores and memory: ratios hold, rates do not travel.";
+Lean all-reduce: the sum of 2 x 1 over tcp in plain C, two threads a node, without checksums; processor time of both nodes by the load's bytes.
+The better of its pieces is the floor. `Nodes` share this machine's cores and memory: ratios hold, rates do not travel.";
 
 /// Prints everything.
 pub(crate) fn print(results: &Results) {
@@ -26,18 +25,12 @@ pub(crate) fn print(results: &Results) {
         if let Some(sample) = results.limit(limit) {
             let noisy = if sample.is_noisy() { '!' } else { ' ' };
             println!(
-                "  {:<34} {:>9.2} GB/s {noisy}",
+                "  {:<34} {:>9.2} {} {noisy}",
                 limit.to_string(),
-                sample.value
+                sample.value,
+                limit.unit()
             );
         }
-    }
-    if let Ok(floor) = bars::floor(results, mib(186)) {
-        println!(
-            "  {:<34} {:>12}",
-            "floor, 2 x 1, 186 MiB, tcp",
-            Short(floor.time).to_string()
-        );
     }
     println!(
         "\nresults\n  {:<24} {:<24} {:>10} {:>10} {:>9} {:>9} {:>10} {:>10} {:>10} {:>8}",

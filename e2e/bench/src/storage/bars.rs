@@ -45,6 +45,7 @@ pub(super) fn all(results: &Results, idle: Option<&Idle>) -> Vec<Bar> {
         want: Want::AtMost(IDLE),
         unit: Unit::Percent,
         value: idle.map_or_else(|| Err("not in this run".to_owned()), |idle| Ok(idle.ours())),
+        unjudged: None,
         sides: idle.map(Idle::to_string).unwrap_or_default(),
         noisy: false,
     });
@@ -111,6 +112,7 @@ fn bar(
         unit: Unit::Percent,
         noisy: figure.as_ref().is_ok_and(|figure| figure.noisy),
         value: figure.map(|figure| figure.value),
+        unjudged: None,
         sides: sides.unwrap_or_default(),
     }
 }

@@ -38,7 +38,7 @@ fn what_is_exposed_is_what_a_step_takes_longer_than_alone() {
     let held = bar(1000, 1900, 1200);
     assert_eq!(held.holds(), Some(true), "{held:?}");
     assert_eq!(held.seen(), "0.22 x");
-    assert_eq!(bar(1000, 1900, 1400).holds(), Some(false));
+    assert_eq!(bar(1000, 1900, 1500).holds(), Some(false));
     // Faster than alone is nothing exposed.
     assert_eq!(bar(1000, 1900, 900).seen(), "0.00 x");
 }
@@ -75,6 +75,72 @@ fn a_second_thread_is_held_against_what_it_gains_memcpy() {
         (gains.holds(), gains.seen()),
         (Some(true), "0.94 x".to_owned())
     );
+}
+
+#[test]
+fn a_bar_against_a_rival_shows_private_results_beside_shared_ones() {
+    let mut results = Results::default();
+    let large = case(shape(2, 4), mib(186));
+    for (contender, milliseconds) in [(TCP, 100), (TCP_COPIES, 250), (GLOO, 500)] {
+        results.add(large, contender, figures(milliseconds));
+    }
+    let bars = all(&results);
+    let bar = bars.iter().find(|bar| bar.holds().is_some()).unwrap();
+    assert_eq!(bar.seen(), "5.00 x");
+    assert_eq!(bar.sides, "100 ms : 500 ms; with copies 2.00 x, 250 ms");
+}
+
+#[test]
+fn the_floor_is_the_processor_time_of_the_leanest_program() {
+    let mut results = Results::default();
+    let large = case(shape(2, 1), mib(1000));
+    let gigabytes = large.load.total() as f64 / 1e9;
+    let mut add = |contender, each: f64| {
+        let sidecars = Seconds {
+            user: each * gigabytes,
+            system: 0.0,
+        };
+        let figures = Figures {
+            sidecars,
+            ..figures(100)
+        };
+        results.add(large, contender, figures);
+    };
+    add(TCP, 1.0);
+    add(TCP_UNCHECKED, 0.8);
+    let bar = |results: &Results| of_floor(results, large.shape, large.load);
+    assert!(bar(&results).value.unwrap_err().contains("lean"));
+    for (kib, value) in limits::LEAN_PIECES.into_iter().zip([0.9, 0.6]) {
+        let sample = Sample {
+            value,
+            others: 0.0,
+            quiet: true,
+        };
+        results.add_limit(Limit::Lean(kib), sample);
+    }
+    let bar = bar(&results);
+    assert_eq!(
+        (bar.holds(), bar.seen()),
+        (Some(false), "60.0 %".to_owned())
+    );
+    let sides = "0.60 : 1.00 s/GB; hfreduce tcp unchecked 75 %, 0.80 s/GB";
+    assert_eq!(bar.sides, sides);
+}
+
+#[test]
+fn what_is_measured_and_not_judged_is_neither_held_nor_missed() {
+    let mut results = Results::default();
+    let case = case(STEP_SHAPE, LAYERS);
+    for (exchange, time) in [
+        (Exchange::Alone, 1000),
+        (Exchange::Gloo, 2000),
+        (Exchange::Backend, 1500),
+    ] {
+        results.add(case, step(exchange), figures(time));
+    }
+    let bar = exposed(&results, Exchange::Backend);
+    assert_eq!((bar.seen(), bar.holds()), ("0.50 x".to_owned(), None));
+    assert!(bar.unjudged.unwrap().contains("makes DDP's buckets itself"));
 }
 
 #[test]

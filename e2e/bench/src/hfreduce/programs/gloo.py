@@ -1,6 +1,6 @@
 """The rival Gloo: all-reduce of PyTorch tensors, in place, under the conductor's words.
 
-Usage: gloo.py CONDUCTOR MASTER INTERFACE PROCS NAMESPACE...
+Usage: gloo.py CONDUCTOR MASTER INTERFACE PROCS NODE...
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Rank:
 
 def main() -> None:
     """Forks the ranks."""
-    conductor, master, interface, procs, *namespaces = sys.argv[1:]
+    conductor, master, interface, procs, *nodes = sys.argv[1:]
 
     def make(rank: int, world: int) -> Rank:
         os.environ |= {"GLOO_SOCKET_IFNAME": interface, "USE_LIBUV": "0"}
@@ -81,7 +81,7 @@ def main() -> None:
         dist.init_process_group("gloo", init_method=f"tcp://{master}", rank=rank, world_size=world)
         return Rank(rank, world)
 
-    ranks.fork(conductor, int(procs), namespaces, make)
+    ranks.fork(conductor, int(procs), nodes, make)
 
 
 main()

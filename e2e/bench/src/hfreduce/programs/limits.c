@@ -1,5 +1,6 @@
-/* The machine's limits, as plainly as they can be had: libc's memcpy, and one TCP connection both ways. Prints one
- * number, of a connection also its congestion control. No code of the project is in here. */
+/* The machine's limits, as plainly as they can be had: libc's memcpy, one TCP connection both ways, and the sum of two
+ * nodes over it. Prints one number, of a connection also its congestion control; each end of one prints its share. No code of
+ * the project is in here. */
 #define _GNU_SOURCE
 #include "gang.h"
 #include <arpa/inet.h>
@@ -7,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #define ROUNDS 5
 
@@ -97,6 +99,101 @@ static void exchange(int socket) {
         die("meet the other end");
 }
 
+/* --- lean: two nodes add up their floats by as little as it takes. Each sends the half that the other adds, adds what comes
+ * to its own, and sends the sums: all bytes cross once each way, and each float is added once. Processor-seconds that this
+ * end has used per GB of a node's floats. */
+
+#define FLOATS ((size_t)186 << 18)
+#define HALF (FLOATS / 2)
+
+struct sent {
+    int socket;
+    const char *from;
+};
+
+static size_t piece_bytes;
+
+static void *send_half(void *argument) {
+    const struct sent *sent = argument;
+    for (size_t done = 0; done < HALF * sizeof(float);) {
+        size_t most = HALF * sizeof(float) - done;
+        ssize_t took = send(sent->socket, sent->from + done, most < piece_bytes ? most : piece_bytes, MSG_NOSIGNAL);
+        if (took <= 0)
+            die("send");
+        done += (size_t)took;
+    }
+    return NULL;
+}
+
+static void receive_exactly(int socket, char *into, size_t bytes) {
+    for (size_t got = 0; got < bytes;) {
+        ssize_t took = recv(socket, into + got, bytes - got, 0);
+        if (took <= 0)
+            die("receive");
+        got += (size_t)took;
+    }
+}
+
+__attribute__((optimize("O3"))) static void add(float *restrict sum, const float *restrict one, const float *restrict other,
+                                                size_t count) {
+    for (size_t i = 0; i < count; i++)
+        sum[i] = one[i] + other[i];
+}
+
+static float *floats(size_t count) {
+    float *memory = NULL;
+    if (posix_memalign((void **)&memory, 4096, count * sizeof *memory))
+        die("find memory for floats");
+    memset(memory, 0, count * sizeof *memory);
+    return memory;
+}
+
+/* `own`: which half this end adds. */
+static void all_reduce(int socket, int own, const float *input, float *sum, float *piece) {
+    size_t mine = own ? HALF : 0, theirs = HALF - mine, most = piece_bytes / sizeof(float);
+    struct sent sent[2] = {{socket, (const char *)(input + theirs)}, {socket, (const char *)(sum + mine)}};
+    pthread_t sender;
+    if (pthread_create(&sender, NULL, send_half, &sent[0]))
+        die("start a thread");
+    for (size_t at = 0; at < HALF; at += most) {
+        size_t count = HALF - at < most ? HALF - at : most;
+        receive_exactly(socket, (char *)piece, count * sizeof(float));
+        add(sum + mine + at, input + mine + at, piece, count);
+    }
+    pthread_join(sender, NULL);
+    if (pthread_create(&sender, NULL, send_half, &sent[1]))
+        die("start a thread");
+    receive_exactly(socket, (char *)(sum + theirs), HALF * sizeof(float));
+    pthread_join(sender, NULL);
+}
+
+static double processor_seconds(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
+
+static double lean(int socket, int own) {
+    float *input = floats(FLOATS), *sum = floats(FLOATS), *piece = floats(piece_bytes / sizeof(float));
+    double used[ROUNDS];
+    for (size_t i = 0; i < FLOATS; i++)
+        input[i] = (float)(i % 5 + (size_t)own);
+    for (int round = -1; round < ROUNDS; round++) {
+        exchange(socket);
+        double before = processor_seconds();
+        all_reduce(socket, own, input, sum, piece);
+        if (round >= 0)
+            used[round] = processor_seconds() - before;
+    }
+    for (size_t i = 0; i < FLOATS; i++)
+        if (sum[i] != (float)(2 * (i % 5) + 1)) {
+            errno = EBADMSG;
+            die("add up");
+        }
+    return median(used, ROUNDS) / ((double)(FLOATS * sizeof(float)) / 1e9);
+}
+
 static int tuned(int socket) {
     int yes = 1;
     if (setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes))
@@ -104,10 +201,9 @@ static int tuned(int socket) {
     return socket;
 }
 
-static void measure_tcp(int listens, const char *host) {
+static int connected(int listens, const char *host) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(9499)};
     int plain = socket(AF_INET, SOCK_STREAM, 0), connection = -1, yes = 1;
-    double times[ROUNDS];
     if (plain < 0 || inet_pton(AF_INET, host, &address.sin_addr) != 1)
         die("read an address");
     if (listens) {
@@ -128,7 +224,18 @@ static void measure_tcp(int listens, const char *host) {
     }
     if (connection < 0)
         die("connect");
-    tuned(connection);
+    return tuned(connection);
+}
+
+static void print_of(int connection, double value) {
+    char control[16] = "";
+    socklen_t size = sizeof control;
+    getsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, control, &size);
+    printf("%.3f %.15s\n", value, control);
+}
+
+static void measure_tcp(int connection) {
+    double times[ROUNDS];
     /* One round to let the windows grow. */
     for (int round = -1; round < ROUNDS; round++) {
         exchange(connection);
@@ -138,22 +245,22 @@ static void measure_tcp(int listens, const char *host) {
         if (round >= 0)
             times[round] = (double)(now_ns() - begin);
     }
-    char control[16] = "";
-    socklen_t size = sizeof control;
-    getsockopt(connection, IPPROTO_TCP, TCP_CONGESTION, control, &size);
-    if (!listens)
-        printf("%.3f %.15s\n", 2.0 * (double)SEND_BYTES / median(times, ROUNDS), control);
+    /* What this end has sent. */
+    print_of(connection, (double)SEND_BYTES / median(times, ROUNDS));
 }
 
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "memcpy") && atoi(argv[2]) > 0 && atoi(argv[2]) <= 64)
         measure_memcpy(atoi(argv[2]));
-    else if (argc == 3 && !strcmp(argv[1], "listen"))
-        measure_tcp(1, argv[2]);
-    else if (argc == 3 && !strcmp(argv[1], "dial"))
-        measure_tcp(0, argv[2]);
-    else {
-        fprintf(stderr, "usage: limits memcpy THREADS | listen ADDRESS | dial ADDRESS\n");
+    else if ((argc == 3 || argc == 4) && (!strcmp(argv[1], "listen") || !strcmp(argv[1], "dial"))) {
+        int listens = argv[1][0] == 'l', connection = connected(listens, argv[2]);
+        piece_bytes = argc == 4 ? (size_t)atoi(argv[3]) << 10 : 0;
+        if (piece_bytes)
+            print_of(connection, lean(connection, listens));
+        else
+            measure_tcp(connection);
+    } else {
+        fprintf(stderr, "usage: limits memcpy THREADS | (listen|dial) ADDRESS [KIB]\n");
         return 2;
     }
     return 0;

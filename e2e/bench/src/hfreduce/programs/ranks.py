@@ -1,5 +1,5 @@
-"""Ranks of a gang in PyTorch: one process forks all of them, because importing PyTorch costs seconds; each enters the
-network namespace of its node and obeys the conductor, a line at a time."""
+"""Ranks of a gang in PyTorch: one process forks all of them, because importing PyTorch costs seconds; each enters its node
+and obeys the conductor, a line at a time."""
 
 from __future__ import annotations
 
@@ -67,19 +67,27 @@ def _serve(conductor: str, number: int, rank: Rank) -> None:
         stream.write(answer + "\n")
 
 
+def _enter(node: str) -> None:
+    """Enters the network namespace of a node, and has its processors: `FILE@CORES`, with commas between them, or none for all."""
+    file, _, cores = node.partition("@")
+    with open(file, "rb") as namespace:
+        os.setns(namespace.fileno(), os.CLONE_NEWNET)
+    if cores:
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+
+
 def fork(
-    conductor: str, procs: int, namespaces: Sequence[str], make: Callable[[int, int], Rank]
+    conductor: str, procs: int, nodes: Sequence[str], make: Callable[[int, int], Rank]
 ) -> None:
     """Forks the ranks, node by node, and ends with the first that fails. `make` makes one of its number and the size of
     the gang, in its own process."""
-    world = procs * len(namespaces)
+    world = procs * len(nodes)
     for number in range(world):
         if os.fork() == 0:
             # A bench that is over, however it ends, leaves nobody behind.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             try:
-                with open(namespaces[number // procs], "rb") as namespace:
-                    os.setns(namespace.fileno(), os.CLONE_NEWNET)
+                _enter(nodes[number // procs])
                 _serve(conductor, number, make(number, world))
             except BaseException:  # A forked copy never goes on as its parent.
                 traceback.print_exc()

@@ -1,7 +1,7 @@
 """A training step of a model that is nothing but square layers, with its gradients exchanged in some way or not at all,
 under the conductor's words: how much longer a step takes than one without exchange is what the exchange costs the training.
 
-Usage: step.py EXCHANGE CONDUCTOR MASTER INTERFACE PROCS NAMESPACE...
+Usage: step.py EXCHANGE CONDUCTOR MASTER INTERFACE PROCS NODE...
 EXCHANGE is one of `alone`, `gloo`, `hfreduce`, `hook` and `arena`.
 """
 
@@ -97,7 +97,7 @@ class Rank:
 
 def main() -> None:
     """Forks the ranks."""
-    exchange, conductor, master, interface, procs, *namespaces = sys.argv[1:]
+    exchange, conductor, master, interface, procs, *nodes = sys.argv[1:]
 
     def make(rank: int, world: int) -> Rank:
         node, local_rank = divmod(rank, int(procs))
@@ -119,7 +119,7 @@ def main() -> None:
                 raise RuntimeError("hfreduce has found no sidecar")
         return Rank(exchange, rank)
 
-    ranks.fork(conductor, int(procs), namespaces, make)
+    ranks.fork(conductor, int(procs), nodes, make)
 
 
 main()
