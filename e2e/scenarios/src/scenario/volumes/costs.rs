@@ -20,7 +20,7 @@ const CLAIMS: usize = 5;
 /// Ten times the share of a core that all of ours may take at rest.
 const REST: f64 = 0.3;
 /// Long enough for a share: the kernel counts hundredths of a second.
-const WATCHED: Duration = Duration::from_secs(20);
+const WATCHED: Duration = Duration::from_secs(10);
 
 /// From the claim to the answer of NodePublish, where the image is on the node.
 pub async fn claims_can_be_used_soon(context: Context) -> Result<()> {

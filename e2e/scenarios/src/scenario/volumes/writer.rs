@@ -19,7 +19,7 @@ while [ ! -e stop ]; do
   dd if=/tmp/part of=new bs=16k conv=fsync 2> /dev/null
   mv new $i
   echo $i
-  sleep 0.05
+  sleep 0.1
 done"#;
 
 /// Looks whether all files up to the last one are there, whole, and no others.
