@@ -39,22 +39,10 @@ impl Header for FencedFrame {
     /// A part that goes up is a source of a reduction, and its slot is returned after that. What has a place of its own is
     /// copied there by whoever has a processor for it.
     fn payload_use(&self) -> PayloadUse {
-        match self.frame {
-            Frame::ReduceChunk { .. } => PayloadUse::ReadInPlace,
-            Frame::BroadcastChunk { .. }
-            | Frame::Data { .. }
-            | Frame::Refuse { .. }
-            | Frame::Fail { .. }
-            | Frame::ReadyToReceive { .. }
-            | Frame::ReceiveRejected { .. }
-            | Frame::Credit { .. }
-            | Frame::Awaiting { .. }
-            | Frame::Abort { .. }
-            | Frame::Watermark { .. }
-            | Frame::Heartbeat
-            | Frame::Leaving { .. }
-            | Frame::Open { .. }
-            | Frame::Opened { .. } => PayloadUse::CopiedByReceiver,
+        if matches!(self.frame, Frame::ReduceChunk { .. }) {
+            PayloadUse::ReadInPlace
+        } else {
+            PayloadUse::CopiedByReceiver
         }
     }
 

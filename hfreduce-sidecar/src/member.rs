@@ -128,9 +128,7 @@ impl MemberOptions {
             workers: WorkerOptions::default(),
         }
     }
-}
 
-impl MemberOptions {
     /// How many slots of an edge this node fills at a time. While one worker adds up a part, that part's slot is taken here,
     /// and as long again at the parent.
     pub(crate) fn window(&self) -> u8 {

@@ -140,7 +140,6 @@ class Event:
 class Copy:
     """A copy that was begun."""
 
-    def gate(self, stream: int) -> None: ...
     def wait(self) -> None: ...
 
 @final

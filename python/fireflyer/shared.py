@@ -1,7 +1,8 @@
 """Memory that a process and its sidecar share, as tensors.
 
-Owns their making, and a pool of those that are used again. Who writes when is agreed between the caller and the sidecar: an input may not change while an
-operation reads it, and a result is this process's to keep, read and write until it drops it.
+Owns their making, and a pool of those that are used again. Who writes when is agreed between the caller and the
+sidecar: an input may not change while an operation reads it, and a result is this process's to keep, read and write until
+it drops it.
 """
 
 from __future__ import annotations

@@ -101,13 +101,6 @@ impl From<cuda::Copy> for Copy {
 
 #[pymethods]
 impl Copy {
-    /// What `stream` is given from here on waits for the copy; the host does not.
-    fn gate(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
-        let copy = crate::locked(&self.0);
-        copy.gate(CudaStream::of_owner(stream))
-            .map_err(|error| raise(py, &error))
-    }
-
     /// Waits, asleep, until it is over.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {

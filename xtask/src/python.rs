@@ -42,17 +42,23 @@ const PROCESSES: usize = 3;
 /// As in `python/tests/run.py`.
 const END: &str = "== end of module";
 
-/// Mounts what a root needs, then runs Python in it. Arguments: root, repository, wheel, programs, folder of the stand-in
-/// for a GPU's driver, a PyTorch other than the root's or nothing, where its libraries are in there, then Python's.
-const ENTER: &str = r#"
+/// Mounts what every root needs, the first argument.
+const MOUNT: &str = r#"
 set -e
-root=$1 repository=$2 site=$3 programs=$4 drivers=$5 torch=$6 libraries=$7; shift 7
+root=$1; shift
 ip link set lo up
-for folder in dev proc tmp run src opt/site opt/programs opt/drivers opt/torch; do mkdir -p "$root/$folder"; done
+for folder in dev proc tmp run; do mkdir -p "$root/$folder"; done
 mount --rbind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/tmp"
 mount -t tmpfs tmpfs "$root/run"
+"#;
+
+/// Mounts what the tests need, then runs Python. Arguments: repository, wheel, programs, folder of the stand-in for a GPU's
+/// driver, a PyTorch other than the root's or nothing, where its libraries are in there, then Python's.
+const ENTER: &str = r#"
+repository=$1 site=$2 programs=$3 drivers=$4 torch=$5 libraries=$6; shift 6
+for folder in src opt/site opt/programs opt/drivers opt/torch; do mkdir -p "$root/$folder"; done
 mount --bind "$repository" "$root/src"; mount -o remount,bind,ro "$root/src"
 mount --bind "$site" "$root/opt/site"
 mount --bind "$programs" "$root/opt/programs"
@@ -278,15 +284,23 @@ impl Root {
 
     /// Python in it, in namespaces of its own and in the folder of the tests.
     fn python(&self) -> Command {
-        let mut python = Command::new("unshare");
+        let mut python = inside(&self.root, ENTER);
         python
-            .args(["--mount", "--pid", "--fork", "--net", "--kill-child"])
-            .args(["bash", "-c", ENTER, "python"])
-            .args([&self.root, &paths::repository(), &self.site])
+            .args([&paths::repository(), &self.site])
             .args([&self.programs, &self.drivers, &self.torch])
             .arg(newest::LIBRARIES);
         python
     }
+}
+
+/// A script that runs in namespaces of its own, with `$root` mounted. Its arguments follow.
+pub(crate) fn inside(root: &Path, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--pid", "--fork", "--net", "--kill-child"])
+        .args(["bash", "-c", &format!("{MOUNT}{script}"), "inside"])
+        .arg(root);
+    command
 }
 
 /// Builds the stand-in for a GPU's driver; the folder that it is in.
@@ -352,26 +366,38 @@ pub(crate) fn remove_partial(folder: &Path) -> Result<()> {
 
 /// The trainer's base as a folder; unpacked once per base.
 pub(crate) fn unpacked(base: &Path) -> Result<PathBuf> {
-    let started = Instant::now();
-    report::begin("trainer root");
     let root = base.with_extension("root");
-    let partial = base.with_extension("partial");
-    if root.exists() {
-        report::line("trainer root", StepOutcome::Cached, started.elapsed());
-        return Ok(root);
-    }
-    remove_partial(&partial)?;
-    fs::create_dir_all(&partial).context("failed to make a folder for the trainer's root")?;
-    command::run(
-        Command::new("tar")
-            .args(["--extract", "--numeric-owner", "--file"])
-            .arg(base)
-            .arg("--directory")
-            .arg(&partial),
-    )?;
-    fs::rename(&partial, &root).context("failed to keep the trainer's root")?;
-    report::line("trainer root", StepOutcome::Built, started.elapsed());
+    made_once("trainer root", &root, |partial| {
+        let mut unpack = Command::new("tar");
+        unpack.args(["--extract", "--numeric-owner", "--file"]);
+        command::run(unpack.arg(base).arg("--directory").arg(partial))?;
+        Ok(())
+    })?;
     Ok(root)
+}
+
+/// Makes a folder that is kept, unless it is there: whole or not at all.
+pub(crate) fn made_once(
+    step: &str,
+    folder: &Path,
+    make: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    let started = Instant::now();
+    report::begin(step);
+    let outcome = if folder.exists() {
+        StepOutcome::Cached
+    } else {
+        let partial = folder.with_extension("partial");
+        remove_partial(&partial)?;
+        fs::create_dir_all(&partial)
+            .with_context(|| format!("failed to make {}", partial.display()))?;
+        make(&partial)?;
+        fs::rename(&partial, folder)
+            .with_context(|| format!("failed to keep {}", folder.display()))?;
+        StepOutcome::Built
+    };
+    report::line(step, outcome, started.elapsed());
+    Ok(())
 }
 
 #[cfg(test)]

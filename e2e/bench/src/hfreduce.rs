@@ -152,7 +152,7 @@ fn say(cores: &Cores, cases: &Cases) {
 }
 
 type Cases = Vec<(Case, Vec<Contender>)>;
-/// The gangs of a shape, by who they are and whether they are told to be good at large messages.
+/// The gangs of a shape, by who they are and whether they are configured for large messages.
 type Gangs = BTreeMap<(Player, bool), Gang>;
 
 /// A gang's place among them.

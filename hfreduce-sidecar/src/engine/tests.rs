@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Mutex;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use collective::machine::{
     Broken, Config, DEFAULT_SLOTS, Fence, Frame, GroupId, MIN_CHUNK_BYTES, Recovery, Timing,
@@ -27,6 +27,7 @@ use crate::memory::InputMemory;
 use crate::session::PendingCall;
 
 const PEER: usize = 1;
+const PATIENCE: Duration = Duration::from_secs(20);
 const FENCE: Fence = Fence {
     attempt: 1,
     epoch: 1,
@@ -151,19 +152,11 @@ fn what_a_process_has_called_is_taken_up_after_it_has_left() {
     assert_eq!(engine.driver.machine().in_flight()[0].joined, [0]);
 }
 
-// The next epoch may give memory to others that this one still writes to.
-#[test]
-fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
-    const BYTES: usize = 1000;
-    let (allow, allowed) = channel::<()>();
+/// Workers that begin nothing before what comes with them is dropped: before the engine, which waits for its workers.
+fn held_workers() -> (WorkerOptions, Sender<()>) {
+    let (allow, allowed) = channel();
     let allowed = Mutex::new(allowed);
-    let (notices, noticed) = channel();
-    let (mut setup, _theirs) = setup();
-    setup.epoch.config.layout = Layout::uniform(2, 2).unwrap();
-    setup.epoch.config.recovery.on_peer_loss = OnPeerLoss::Shrink;
-    setup.limit_bytes = 1 << 20;
-    setup.notices = notices;
-    setup.workers = WorkerOptions {
+    let options = WorkerOptions {
         threads: Some(2),
         from_bytes: 0,
         before: Before::call(move || {
@@ -171,10 +164,49 @@ fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
         }),
         pace: None,
     };
+    (options, allow)
+}
+
+/// Has the engine end its epoch, and say all that it has to say.
+fn revoke(engine: &mut Engine) {
+    engine.handle(Input::Revoke);
+    let since = Instant::now();
+    while !engine.has_said_all() {
+        engine.carry_out();
+        assert!(since.elapsed() < PATIENCE, "it is never said");
+    }
+    engine.on_command().unwrap();
+}
+
+/// The notice that the epoch has ended.
+fn ended(engine: &mut Engine, noticed: &Receiver<Notice>) -> Notice {
+    let since = Instant::now();
+    loop {
+        engine.take_finished().unwrap();
+        engine.on_command().unwrap();
+        if let Ok(notice) = noticed.try_recv() {
+            return notice;
+        }
+        assert!(since.elapsed() < PATIENCE, "it never ends");
+    }
+}
+
+// The next epoch may give memory to others that this one still writes to.
+#[test]
+fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
+    const BYTES: usize = 1000;
+    let (workers, allow) = held_workers();
+    let (notices, noticed) = channel();
+    let (mut setup, _theirs) = setup();
+    setup.epoch.config.layout = Layout::uniform(2, 2).unwrap();
+    setup.epoch.config.recovery.on_peer_loss = OnPeerLoss::Shrink;
+    setup.limit_bytes = 1 << 20;
+    setup.notices = notices;
+    setup.workers = workers;
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
     engine.memory.hurry(true);
-    let allow = allow; // Dropped before the engine, which waits for its workers.
+    let allow = allow; // Dropped before the engine.
     let block = Block::new(Segment::create("input", BYTES, Writers::Everybody).unwrap());
     for rank in 0..2 {
         let call = Call::all_reduce(DType::U8, ReduceOp::Sum, BYTES as u64);
@@ -190,27 +222,11 @@ fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
     }
     assert!(engine.look_at_rings() && engine.carry_out());
     assert!(!engine.driver.machine().is_idle(), "nothing is computed");
-    engine.handle(Input::Revoke);
-    let since = Instant::now();
-    while !engine.has_said_all() {
-        engine.carry_out();
-        assert!(
-            since.elapsed() < Duration::from_secs(20),
-            "it is never said"
-        );
-    }
-    engine.on_command().unwrap();
+    revoke(&mut engine);
     assert!(noticed.try_recv().is_err(), "it has ended too early");
     assert!(block.write(0..BYTES).is_err(), "its input is not read");
     drop(allow);
-    let notice = loop {
-        engine.take_finished().unwrap();
-        engine.on_command().unwrap();
-        if let Ok(notice) = noticed.try_recv() {
-            break notice;
-        }
-        assert!(since.elapsed() < Duration::from_secs(20), "it never ends");
-    };
+    let notice = ended(&mut engine, &noticed);
     assert!(
         matches!(notice, Notice::Stopped { epoch: 1, .. }),
         "{notice:?}"
@@ -222,8 +238,7 @@ fn an_epoch_has_ended_when_workers_have_done_what_they_were_given() {
 #[test]
 fn an_epoch_has_ended_when_what_came_over_its_links_is_copied() {
     const BYTES: u64 = 2 * MIN_CHUNK_BYTES as u64;
-    let (allow, allowed) = channel::<()>();
-    let allowed = Mutex::new(allowed);
+    let (workers, allow) = held_workers();
     let (notices, noticed) = channel();
     let (mut setup, _theirs) = setup();
     let [ours, mut theirs] = pair(MIN_CHUNK_BYTES).unwrap();
@@ -231,18 +246,11 @@ fn an_epoch_has_ended_when_what_came_over_its_links_is_copied() {
     setup.epoch.config.recovery.on_peer_loss = OnPeerLoss::Shrink;
     setup.limit_bytes = 1 << 20;
     setup.notices = notices;
-    setup.workers = WorkerOptions {
-        threads: Some(2),
-        from_bytes: 0,
-        before: Before::call(move || {
-            allowed.lock().unwrap().recv().ok();
-        }),
-        pace: None,
-    };
+    setup.workers = workers;
     let (stop, metrics, reporter) = parts();
     let mut engine = Engine::new(setup, stop, metrics, reporter).unwrap();
     engine.memory.hurry(true);
-    let allow = allow; // Dropped before the engine, which waits for its workers.
+    let allow = allow; // Dropped before the engine.
     let segment = Segment::create("input", BYTES as usize, Writers::Everybody).unwrap();
     let mut called = called(1, Call::all_reduce(DType::U8, ReduceOp::Sum, BYTES));
     called.kept.input = Ok(Some(InputMemory {
@@ -268,24 +276,10 @@ fn an_epoch_has_ended_when_what_came_over_its_links_is_copied() {
     theirs.flush(&mut Vec::new()).unwrap();
     assert!(engine.look_at_links() && !engine.inbound.is_empty());
     assert!(engine.driver.machine().is_idle(), "it does not wait for it");
-    engine.handle(Input::Revoke);
-    let since = Instant::now();
-    let patience = Duration::from_secs(20);
-    while !engine.has_said_all() {
-        engine.carry_out();
-        assert!(since.elapsed() < patience, "it is never said");
-    }
-    engine.on_command().unwrap();
+    revoke(&mut engine);
     assert!(noticed.try_recv().is_err(), "it has ended too early");
     drop(allow);
-    let notice = loop {
-        engine.take_finished().unwrap();
-        engine.on_command().unwrap();
-        if let Ok(notice) = noticed.try_recv() {
-            break notice;
-        }
-        assert!(since.elapsed() < patience, "it never ends");
-    };
+    let notice = ended(&mut engine, &noticed);
     let Notice::Stopped { report, .. } = notice else {
         panic!("{notice:?}");
     };

@@ -1,7 +1,6 @@
 //! The programs in the archive: each runs where nothing but the kernel, a C library of 2018 or later and Python is given.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -12,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::r#gen::root;
 use crate::images::{binaries, trainer};
-use crate::python::remove_partial;
+use crate::python::{made_once, remove_partial};
 use crate::{cargo, child, packages, report};
 
 /// A C compiler that links for old C libraries, at the version that was tried.
@@ -110,28 +109,13 @@ pub(super) fn kernels() -> Result<String> {
 
 /// The folder that the compiler is in; installed the first time.
 fn zig() -> Result<PathBuf> {
-    const STEP: &str = "zig";
-    let start = Instant::now();
-    report::begin(STEP);
     let folder = paths::cache()?.join("zig").join(ZIG.replace("==", "-"));
-    let outcome = if folder.exists() {
-        StepOutcome::Cached
-    } else {
-        let partial = folder.with_extension("partial");
-        remove_partial(&partial)?;
+    made_once("zig", &folder, |partial| {
         let mut install = Command::new(trainer::pip()?);
-        install.args([
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--target",
-        ]);
-        command::run(install.arg(&partial).arg(ZIG))?;
-        fs::rename(&partial, &folder).context("failed to keep the compiler")?;
-        StepOutcome::Built
-    };
-    report::line(STEP, outcome, start.elapsed());
+        install.args(["install", "--quiet", "--no-deps", "--only-binary=:all:"]);
+        command::run(install.arg("--target").arg(partial).arg(ZIG))?;
+        Ok(())
+    })?;
     Ok(folder.join("ziglang"))
 }
 

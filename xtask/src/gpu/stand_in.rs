@@ -19,17 +19,11 @@ const REHEARSED: [&str; 4] = ["uaf", "order", "torchpath", "death"];
 /// All of them, but for the soak.
 const CHECKS: usize = 12;
 
-/// Mounts what a root needs, runs the archive's command in it and copies its report. Arguments: root, the unpacked archive, folder of
-/// the stand-in, where the report goes, then the command's.
+/// Mounts what the archive's command needs, runs it and copies its report. Arguments: the unpacked archive, folder of the
+/// stand-in, where the report goes, then the command's.
 const ENTER: &str = r#"
-set -e
-root=$1 archive=$2 drivers=$3 out=$4; shift 4
-ip link set lo up
-for folder in dev proc tmp run opt/gpu opt/drivers; do mkdir -p "$root/$folder"; done
-mount --rbind /dev "$root/dev"
-mount -t proc proc "$root/proc"
-mount -t tmpfs tmpfs "$root/tmp"
-mount -t tmpfs tmpfs "$root/run"
+archive=$1 drivers=$2 out=$3; shift 3
+for folder in opt/gpu opt/drivers; do mkdir -p "$root/$folder"; done
 mount --bind "$archive" "$root/opt/gpu"; mount -o remount,bind,ro "$root/opt/gpu"
 mount --bind "$drivers" "$root/opt/drivers"
 status=0
@@ -52,12 +46,8 @@ pub(super) fn check(folder: &Path, archive: &Path) -> Result<()> {
     command::run(tar.arg(archive).arg("--directory").arg(&unpacked))?;
     let run = |arguments: &[&str]| -> Result<Value> {
         let out = folder.join("report.json");
-        let mut enter = Command::new("unshare");
-        enter.args(["--mount", "--pid", "--fork", "--net", "--kill-child"]);
-        enter.args(["bash", "-c", ENTER, "gpu"]);
-        enter
-            .args([&root, &unpacked, &drivers, &out])
-            .args(arguments);
+        let mut enter = python::inside(&root, ENTER);
+        enter.args([&unpacked, &drivers, &out]).args(arguments);
         let status = enter.stdin(Stdio::null()).status();
         let status = status.context("failed to start the checks")?;
         ensure!(

@@ -8,13 +8,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
-use ::cluster::{StepOutcome, command, paths};
+use ::cluster::{command, paths};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::images::trainer;
-use crate::report;
 
 /// PyTorch and what it imports, at the versions that were tested.
 const PACKAGES: [&str; 11] = [
@@ -67,23 +65,15 @@ type Functions = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// The folder that Python finds PyTorch in; installed the first time.
 pub(super) fn installed() -> Result<PathBuf> {
-    let start = Instant::now();
-    report::begin("newest pytorch");
     let version = PACKAGES[0].replace("==", "-");
     let folder = paths::cache()?.join("trainer").join(version);
-    if folder.exists() {
-        report::line("newest pytorch", StepOutcome::Cached, start.elapsed());
-        return Ok(folder);
-    }
-    let partial = folder.with_extension("partial");
-    super::remove_partial(&partial)?;
-    let mut install = Command::new(trainer::pip()?);
-    install.args(["install", "--quiet", "--no-deps", "--only-binary=:all:"]);
-    install.args(TARGET).arg("--target").arg(&partial);
-    command::run(install.args(PACKAGES))?;
-    replace_cuda(&partial)?;
-    fs::rename(&partial, &folder).context("failed to keep the newest PyTorch")?;
-    report::line("newest pytorch", StepOutcome::Built, start.elapsed());
+    super::made_once("newest pytorch", &folder, |partial| {
+        let mut install = Command::new(trainer::pip()?);
+        install.args(["install", "--quiet", "--no-deps", "--only-binary=:all:"]);
+        install.args(TARGET).arg("--target").arg(partial);
+        command::run(install.args(PACKAGES))?;
+        replace_cuda(partial)
+    })?;
     Ok(folder)
 }
 

@@ -1,5 +1,5 @@
-//! How the MPI libraries are told to work: each is tried in the ways that its users know, on the case that is measured, and the
-//! best is measured beside ours. What their launchers are told otherwise is `mpi`'s.
+//! How the MPI libraries are configured: each is tried in the ways that its users know, on the case that is measured, and the
+//! best is measured beside ours. The other flags of their launchers are `mpi`'s.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
