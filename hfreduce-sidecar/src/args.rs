@@ -39,7 +39,8 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Exit with 0 when the gang has joined and processes may attach. Else print the reason and exit with 1.
     Ready(ReadyArgs),
-    /// Measure all-reduce between sidecars over this machine's loopback, and compare it with memcpy.
+    /// Measure all-reduce between sidecars over this machine's loopback, and compare it with memcpy. Its nodes share the
+    /// machine: without `--workers` each has its share of the processors.
     Bench(Bench),
     /// Check this machine with an all-reduce within one node. The exit code is the result: 0 passed, 1 could not run, 2
     /// wrong flags, 3 wrong sums, 4 too slow.
@@ -215,10 +216,10 @@ pub struct Bench {
     #[command(subcommand)]
     pub part: Option<BenchPart>,
     /// Number of nodes. Each has its own sidecar.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = at_least_one)]
     pub nodes: usize,
     /// Number of processes of each node.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub procs: u32,
     /// Type of the elements: f64, f32, f16, bf16, u8, i8, i32 or i64.
     #[arg(long, default_value = "f32", value_parser = dtype)]
@@ -417,6 +418,15 @@ mod tests {
             let cli = Cli::try_parse_from(["hfreduce-sidecar", "--address", address]).unwrap();
             let address = cli.serve.address.unwrap();
             assert_eq!(cli.serve.listen(address).to_string(), listen);
+        }
+    }
+
+    #[test]
+    fn a_bench_without_nodes_or_processes_is_refused() {
+        for flag in ["--nodes", "--procs"] {
+            let refused =
+                Cli::try_parse_from(["hfreduce-sidecar", "bench", flag, "0"]).unwrap_err();
+            assert!(refused.to_string().contains(flag), "{refused}");
         }
     }
 

@@ -363,8 +363,13 @@ impl Drop for Panics<'_> {
 
 /// How many threads may run at once here: as the affinity and the cgroup say.
 pub(crate) fn processors() -> usize {
+    processors_of_each(1)
+}
+
+/// As many for each of some nodes that share this machine.
+pub(crate) fn processors_of_each(nodes: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    processors.min(DEFAULT_LIMIT)
+    (processors / nodes).clamp(1, DEFAULT_LIMIT)
 }
 
 #[cfg(test)]

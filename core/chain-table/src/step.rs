@@ -69,7 +69,7 @@ pub struct TableStep {
 pub enum TableRefusal {
     /// The store has another file system's table.
     #[error(
-        "the store holds the chain table of file system {found}, not of {asked}: check the UUID and the address"
+        "the store holds the chain table of file system {found}, and the keys are of {asked}: use the keys that its data was made with, or an empty store"
     )]
     OtherFileSystem {
         /// What is there.

@@ -15,6 +15,7 @@ use super::LAYERS;
 use super::gang::{Calls, Gang, memcpy_rate, processor};
 use crate::args::Bench;
 use crate::member::MemberOptions;
+use crate::workers::processors_of_each;
 
 /// Sizes, and how many rounds each is measured.
 const SIZES: [(usize, usize); 5] = [
@@ -32,12 +33,16 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let transport = args.transport.to_possible_value();
+    let mut workers = args.workers.options();
+    workers
+        .threads
+        .get_or_insert_with(|| processors_of_each(args.nodes));
     let options = MemberOptions {
         chunk_bytes: args.chunk_bytes,
         window: args.window,
         transport: args.transport,
         checksum: args.checksum,
-        workers: args.workers.options(),
+        workers,
         ..MemberOptions::new(PathBuf::new())
     };
     writeln!(out, "cpu      {} ({cores} threads)", processor())?;
