@@ -300,8 +300,8 @@ fn p99(results: &Results, shape: Shape, load: Load) -> Bar {
     }
 }
 
-/// What a second thread gains and costs where there is nothing but sums: as much as it gains memcpy in this run, and the
-/// processor's time for as many bytes.
+/// What a second thread gains and costs where there is nothing but sums: as much as it gains and costs memcpy in this run.
+/// Two threads that wait for the same memory both use their processors meanwhile, whatever they do with it.
 fn second_thread(results: &Results) -> [Bar; 2] {
     let [one, two] = POOLS;
     let about = |what| format!("{POOL_CASE}: {two} against {one}, {what}");
@@ -311,36 +311,36 @@ fn second_thread(results: &Results) -> [Bar; 2] {
         [Ok(one), Ok(two)] => Ok(two.value / one.value),
         [Err(why), _] | [_, Err(why)] => Err(why),
     };
+    let of_memcpy = |mut bar: Bar, memcpys: Result<f64, String>| {
+        if let (Ok(own), Ok(memcpys)) = (&bar.value, &memcpys) {
+            bar.sides += &format!(", {own:.2} x, memcpy {memcpys:.2} x");
+        }
+        bar.value = bar.value.and_then(|own| Ok(own / memcpys?));
+        bar
+    };
     let [first, second] = sides;
-    let mut gains = Bar::compare(
+    let gains = Bar::compare(
         about("of what memcpy gains"),
         (Want::AtLeast(0.9), Unit::Times),
         second,
         first,
         |two, one| one / two,
     );
-    if let Ok(gain) = &gain {
-        gains.sides += &format!(", memcpy {gain:.2} x");
-    }
-    gains.value = gains.value.and_then(|value| Ok(value / gain.clone()?));
     let used = |contender| {
         let mut side = side(results, POOL_CASE, contender)?;
         let figures = results.figures(POOL_CASE, contender);
         side.time = Duration::from_secs_f64(figures.map_or(0.0, |one| one.sidecars.total()));
         Ok(side)
     };
-    let mut costs = Bar::compare(
-        about("processor time of the sidecar"),
+    let costs = Bar::compare(
+        about("processor time of the sidecar, of what it costs memcpy"),
         (Want::AtMost(1.05), Unit::Times),
         used(two),
         used(one),
         |two, one| two / one,
     );
-    // Where two threads wait for the same memory, both use their processors meanwhile.
-    if let Ok(gain) = &gain {
-        costs.sides += &format!(", memcpy {:.2} x", 2.0 / gain);
-    }
-    [gains, costs]
+    let memcpys_costs = gain.clone().map(|gain| 2.0 / gain);
+    [of_memcpy(gains, gain), of_memcpy(costs, memcpys_costs)]
 }
 
 /// A time with three digits that count.
