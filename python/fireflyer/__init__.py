@@ -25,7 +25,7 @@ from .errors import (
 from .group_options import Options
 
 if TYPE_CHECKING:
-    from . import hooks
+    from . import backend, hooks
     from .arena import Arena
     from .checkpoint import Checkpoint, should_stop
     from .collective_error import HFReduceError
@@ -61,7 +61,7 @@ _HOMES = {
 }
 
 #: Modules that are imported when they are first used.
-_MODULES = ("hooks",)
+_MODULES = ("backend", "hooks")
 
 
 def __getattr__(name: str) -> object:

@@ -14,12 +14,13 @@ from .environment import NUMERICS, NVLINK
 class Options:
     """Options of one group: ``dist.new_group(ranks, backend="hfreduce", pg_options=fireflyer.Options(priority=1))``.
 
-    They are the same on all ranks of the group. `init_process_group` takes them as well. An option that does not exist is a
+    They are the same on all ranks of the group. `init_process_group` takes them as well, but for `priority` and `replicated`, which
+    the group of all ranks does not need. An option that does not exist is a
     ``TypeError``, a value that is none of an option's an `HFReduceError`.
 
     Args:
         numerics: how sums of floats are rounded: ``"fast"``, ``"precise"`` or ``"bitwise"``. None: as in the job.
-        priority: above 0, operations of this group go before others; below 0, after them.
+        priority: -128 to 127. Above 0, operations of this group go before others; below 0, after them.
         replicated: in a job with ``onPeerLoss: Shrink``, the group goes on when ranks of it are lost.
         nvlink: ``"never"`` or ``"auto"``: whether tensors of two GPUs that share an NVLink are reduced first. None: as in the
             job. Alpha.
@@ -36,8 +37,10 @@ class Options:
             asked = getattr(self, name)
             if asked is not None and asked not in known:
                 raise _error(f"its {name} must be {' or '.join(known)}, not {asked!r}")
-        if not isinstance(self.priority, int):
-            raise _error(f"its priority must be a whole number, not {self.priority!r}")
+        if not isinstance(self.priority, int) or not -128 <= self.priority <= 127:
+            raise _error(
+                f"its priority must be a whole number from -128 to 127, not {self.priority!r}"
+            )
 
     @classmethod
     def of(cls, given: object) -> Options:

@@ -73,8 +73,8 @@ class Methods:
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Returns when all ranks have called it, or raises an `HFReduceError` that names all which have not within
-        `timeout` (default: the group's). With and without `wait_all_ranks`."""
+        """Returns when all ranks have called it, or raises an `HFReduceError` that names those which have not within
+        `timeout` (default: the group's), the first eight of them. With and without `wait_all_ranks`."""
         comm = self.communicator
         limit = timeout or timedelta(seconds=comm.timeout)
         standing = decision.Standing.ATTACHED

@@ -234,8 +234,9 @@ class BackendTest(unittest.TestCase):
     def test_options_refuse_what_they_do_not_know(self):
         with self.assertRaisesRegex(TypeError, "urgency"):
             fireflyer.Options(urgency=1)
-        with self.assertRaisesRegex(fireflyer.HFReduceError, "a whole number, not 'high'"):
-            fireflyer.Options(priority="high")
+        for wrong in ("high", 128, -129):
+            with self.assertRaisesRegex(fireflyer.HFReduceError, "from -128 to 127, not"):
+                fireflyer.Options(priority=wrong)
         with self.assertRaisesRegex(fireflyer.HFReduceError, "fast or precise or bitwise, not"):
             fireflyer.Options(numerics="exact")
         for text in gang.successes(gang.run(refused_options, 2, backend="hfreduce")):
@@ -253,7 +254,7 @@ class BackendTest(unittest.TestCase):
             self.assertEqual(gangs, [False, False])
 
     def test_a_backend_that_pytorch_does_not_load_can_be_registered(self):
-        done = run_alone("import fireflyer.backend; fireflyer.backend.register()")
+        done = run_alone("import fireflyer; fireflyer.backend.register()")
         self.assertEqual((done.returncode, done.stdout), (0, "hfreduce\n"), done.stderr)
 
     @unittest.skipUnless(

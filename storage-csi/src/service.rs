@@ -1,5 +1,6 @@
 //! The process of a storage service: finds out what is at its paths, asks the chain manager what to do with it, serves.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -71,11 +72,13 @@ pub(crate) async fn run(args: ServiceArgs, process: Process) -> anyhow::Result<(
         number = enrolled => number?,
         () = process.shutdown.cancelled() => return Ok(()),
     };
+    let asked = paths.len();
     let disks = paths.into_iter().filter_map(|path| match path.at {
         AtPath::Target(disk) => Some(disk),
         AtPath::Empty(_) | AtPath::Nothing => None,
     });
     let disks: Vec<TargetDisk> = disks.collect();
+    let serves_all = disks.len() == asked;
     let targets: BTreeSet<TargetId> = disks.iter().map(|disk| TargetId(disk.uuid())).collect();
     let disks = disks.into_iter().map(|disk| ServiceTarget { disk, life });
     let options = ServiceOptions {
@@ -96,16 +99,20 @@ pub(crate) async fn run(args: ServiceArgs, process: Process) -> anyhow::Result<(
     registered.open();
     info!(service = number, "serving");
     let complete = process.readiness.gate("chains complete");
-    let stale = Notify::new();
+    let (stale, news, has_map) = (Notify::new(), Notify::new(), Cell::new(false));
     let take = |map: Arc<ChainMap>| {
         if has_other_life(&map, &targets, life) {
             stale.notify_one();
         }
         service.follow(map);
+        has_map.set(true);
+        news.notify_one();
     };
+    // Before the first map nobody knows which chains there are, and an absent target's chains are not complete either.
+    let may_be_complete = || serves_all && has_map.get();
     tokio::select! {
         () = follow(manager.clone(), number, take) => {}
-        () = report(manager, number, &service, &complete) => {}
+        () = report(manager, number, &service, &complete, &news, may_be_complete) => {}
         result = registration.again_whenever(&stale) => result?,
         () = process.shutdown.cancelled() => {}
     }
@@ -238,18 +245,22 @@ fn follow_answer(
     Ok(false)
 }
 
-/// Says now and then how the targets are, and is ready while all chains are complete.
+/// Says now and then, and when there is a new map, how the targets are. Ready while all chains of all paths are complete.
 async fn report(
     mut manager: ChainManagerClient<Channel>,
     number: u32,
     service: &StorageService,
     complete: &daemon::Gate,
+    news: &Notify,
+    may_be_complete: impl Fn() -> bool,
 ) {
     loop {
+        let may_be_complete = may_be_complete();
         let status = service.status();
-        let is_complete = status
-            .iter()
-            .all(|of| of.failed.is_none() && of.complete_chains == of.chains);
+        let is_complete = may_be_complete
+            && status
+                .iter()
+                .all(|of| of.failed.is_none() && of.complete_chains == of.chains);
         match is_complete {
             true => complete.open(),
             false => complete.close(),
@@ -266,6 +277,6 @@ async fn report(
         };
         // The next one comes soon.
         manager.report(request).await.ok();
-        tokio::time::sleep(REPORT).await;
+        tokio::time::timeout(REPORT, news.notified()).await.ok();
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 
-use crate::etcd::Etcd;
+use crate::etcd::{Etcd, ask};
 use crate::process::{CellProcess, ProcessPlace};
 
 /// The UUID of every file system here.
@@ -269,6 +270,25 @@ impl StorageCell {
     /// Starts it over its folder.
     pub fn start_service(&mut self, number: usize) {
         self.services[number].start_again();
+    }
+
+    /// Whether a service is ready, as its probe in a cluster asks. One that has not begun to answer is not.
+    #[must_use]
+    pub fn is_ready(&self, number: usize) -> bool {
+        let log = self.folder.path().join(format!("service-{number}.log"));
+        let log = fs::read_to_string(log).unwrap();
+        let (_, line) = log
+            .rsplit_once("serving health and metrics")
+            .unwrap_or_default();
+        let (_, address) = line.split_once("127.0.0.1:").unwrap_or_default();
+        let port = address
+            .split(|letter: char| !letter.is_ascii_digit())
+            .next();
+        let Some(port) = port.and_then(|port| port.parse().ok()) else {
+            return false;
+        };
+        let answer = ask((Ipv4Addr::LOCALHOST, port).into(), "GET", "/ready", "");
+        answer.is_some_and(|answer| answer.contains(" 200 "))
     }
 
     /// Mounts a volume at a new folder, in a process of its own.

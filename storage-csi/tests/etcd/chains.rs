@@ -109,6 +109,34 @@ pub(crate) fn three_services_keep_what_was_written_when_each_is_killed_under_loa
     }
 }
 
+/// A node whose disk was not mounted looks as if it had nothing to do, and nobody else may be drained meanwhile.
+pub(crate) fn a_service_is_ready_when_all_chains_of_its_disks_are_complete(etcd: &Path) {
+    let mut cell = start_cell(etcd);
+    let until = |what, is_so: &dyn Fn() -> bool| {
+        cluster::until(what, LIMIT, || Ok(is_so().then_some(()))).unwrap();
+    };
+    until("all are ready", &|| (0..3).all(|of| cell.is_ready(of)));
+    cell.kill_service(1);
+    let folder = cell.target(1).parent().unwrap().to_owned();
+    let unmounted = folder.with_extension("elsewhere");
+    std::fs::rename(&folder, &unmounted).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    cell.start_service(1);
+    let log = cell.folder().join("service-1.log");
+    let says = |word| std::fs::read_to_string(&log).unwrap().matches(word).count();
+    let starts = says("serving ser");
+    until("it serves without its disk", &|| {
+        says("a target is offline") == 1 && says("serving ser") == starts + 1
+    });
+    // It looks again whenever the map changes, and every three seconds.
+    assert!(!cell.is_ready(1));
+    cell.kill_service(1);
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(&unmounted, &folder).unwrap();
+    cell.start_service(1);
+    until("it is ready over its disk", &|| cell.is_ready(1));
+}
+
 /// Neither is needed by a chain that is whole; a service that comes back needs both.
 pub(crate) fn a_manager_and_etcd_may_be_away_while_chains_serve(etcd: &Path) {
     let mut cell = start_cell(etcd);

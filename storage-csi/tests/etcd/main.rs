@@ -38,8 +38,9 @@ macro_rules! tests {
     };
 }
 
-const TESTS: [Test; 8] = tests![
+const TESTS: [Test; 9] = tests![
     chains::three_services_keep_what_was_written_when_each_is_killed_under_load,
+    chains::a_service_is_ready_when_all_chains_of_its_disks_are_complete,
     chains::a_manager_and_etcd_may_be_away_while_chains_serve,
     files::two_mounts_share_what_is_closed,
     files::everything_may_be_killed_while_files_are_written,

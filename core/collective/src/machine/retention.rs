@@ -290,3 +290,29 @@ impl Retention {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Call;
+
+    /// Whoever lost its memory may still ask for what the slowest rank of a node does not have.
+    #[test]
+    fn a_node_has_delivered_what_its_slowest_rank_has() {
+        let mut retention = Retention::new(0, vec![0, 0], &[]);
+        for op in 0..2 {
+            retention.keep(Retained {
+                op,
+                epoch: 1,
+                call: Call::barrier(),
+                bytes: 0,
+                complete: true,
+                verdict: None,
+            });
+            retention.deliver(0, op);
+        }
+        assert_eq!(retention.watermark_up(WATERMARK_TREE).delivered, 0);
+        retention.deliver(1, 0);
+        assert_eq!(retention.watermark_up(WATERMARK_TREE).delivered, 1);
+    }
+}
