@@ -42,6 +42,7 @@ __all__ = [
     "NoUsableCheckpoint",
     "Options",
     "StateError",
+    "backend",
     "backend_of",
     "hooks",
     "members",

@@ -7,6 +7,7 @@ use tokio::runtime::Builder;
 use tracing::info;
 
 use crate::args::{Cli, Command};
+use crate::metrics::ServiceMetrics;
 
 /// Ports of /metrics, /live and /ready.
 const SERVICE_PORT: u16 = 9415;
@@ -39,6 +40,7 @@ async fn serve(cli: Cli) -> anyhow::Result<()> {
     info!(?command, version = env!("CARGO_PKG_VERSION"), "starting");
     let shutdown = daemon::shutdown::token().context("failed to watch for signals")?;
     let registry = Registry::new(env!("CARGO_PKG_VERSION"))?;
+    let metrics = ServiceMetrics::new(&registry)?;
     let readiness = Readiness::default();
     let port = match &command {
         Command::Service(_) => SERVICE_PORT,
@@ -55,7 +57,7 @@ async fn serve(cli: Cli) -> anyhow::Result<()> {
         shutdown: shutdown.clone(),
     };
     let result = match command {
-        Command::Service(args) => crate::service::run(args, process).await,
+        Command::Service(args) => crate::service::run(args, process, &metrics).await,
         Command::Manager(args) => crate::manager::run(args, process).await,
         Command::Meta(args) => crate::meta::run(args, process).await,
         Command::Node(args) => crate::node::run(args, process).await,

@@ -11,7 +11,7 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use chain_link::{ChainMap, PeerRole};
 use craq::TargetId;
 use storage::disk::{DiskFound, EmptyDisk, TargetDisk, look};
-use storage::{ServiceOptions, ServiceTarget, StorageService};
+use storage::{ServiceOptions, ServiceTarget, StorageService, TargetStatus};
 use storage_rpc::pb::manager::chain_manager_client::ChainManagerClient;
 use storage_rpc::pb::manager::path_answer::Action;
 use storage_rpc::pb::manager::{
@@ -26,6 +26,7 @@ use tracing::{error, info, warn};
 use crate::args::ServiceArgs;
 use crate::client::{manager_of, until_answered};
 use crate::follow::follow;
+use crate::metrics::ServiceMetrics;
 use crate::run::Process;
 
 /// Codes of a registration that would be refused again.
@@ -49,7 +50,11 @@ struct ServicePath {
     at: AtPath,
 }
 
-pub(crate) async fn run(args: ServiceArgs, process: Process) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    args: ServiceArgs,
+    process: Process,
+    metrics: &ServiceMetrics,
+) -> anyhow::Result<()> {
     let file_system = args.file_system.read_as_member()?;
     let manager = manager_of(&file_system, &args.manager, PeerRole::Service)?;
     let listen = |port| bind(args.address, port);
@@ -108,11 +113,21 @@ pub(crate) async fn run(args: ServiceArgs, process: Process) -> anyhow::Result<(
         has_map.set(true);
         news.notify_one();
     };
-    // Before the first map nobody knows which chains there are, and an absent target's chains are not complete either.
-    let may_be_complete = || serves_all && has_map.get();
+    let look = || {
+        // Before the first map nobody knows which chains there are, and an absent target's chains are not complete either.
+        let may_be_complete = serves_all && has_map.get();
+        let status = service.status();
+        let all = |of: &TargetStatus| of.failed.is_none() && of.complete_chains == of.chains;
+        match may_be_complete && status.iter().all(all) {
+            true => complete.open(),
+            false => complete.close(),
+        }
+        status.iter().for_each(|of| metrics.show(of));
+        status
+    };
     tokio::select! {
         () = follow(manager.clone(), number, take) => {}
-        () = report(manager, number, &service, &complete, &news, may_be_complete) => {}
+        () = report(manager, number, look, &news) => {}
         result = registration.again_whenever(&stale) => result?,
         () = process.shutdown.cancelled() => {}
     }
@@ -245,27 +260,15 @@ fn follow_answer(
     Ok(false)
 }
 
-/// Says now and then, and when there is a new map, how the targets are. Ready while all chains of all paths are complete.
+/// Looks at the targets now and then, and when there is a new map, and says how they are.
 async fn report(
     mut manager: ChainManagerClient<Channel>,
     number: u32,
-    service: &StorageService,
-    complete: &daemon::Gate,
+    look: impl Fn() -> Vec<TargetStatus>,
     news: &Notify,
-    may_be_complete: impl Fn() -> bool,
 ) {
     loop {
-        let may_be_complete = may_be_complete();
-        let status = service.status();
-        let is_complete = may_be_complete
-            && status
-                .iter()
-                .all(|of| of.failed.is_none() && of.complete_chains == of.chains);
-        match is_complete {
-            true => complete.open(),
-            false => complete.close(),
-        }
-        let targets = status.into_iter().map(|of| TargetReport {
+        let targets = look().into_iter().map(|of| TargetReport {
             target: target_bytes(of.target),
             capacity_bytes: of.capacity_bytes,
             used_bytes: of.used_bytes,

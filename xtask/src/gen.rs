@@ -38,7 +38,13 @@ const GENERATORS: [(&str, &str); 1] = [("crds", "crdgen")];
 const PROTOCOLS: [&str; 4] = ["csi", "device-plugin", "kv", "storage-rpc"];
 
 /// Packages with a section in the page of flags and metrics.
-const DESCRIBED: [&str; 4] = ["daemon", "operator", "device-plugin", "hfreduce-sidecar"];
+const DESCRIBED: [&str; 5] = [
+    "daemon",
+    "operator",
+    "device-plugin",
+    "hfreduce-sidecar",
+    "storage-csi",
+];
 
 fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let check = args.switch("--check");
