@@ -14,9 +14,9 @@ from .environment import NUMERICS, NVLINK
 class Options:
     """Options of one group: ``dist.new_group(ranks, backend="hfreduce", pg_options=fireflyer.Options(priority=1))``.
 
-    They are the same on all ranks of the group. `init_process_group` takes them as well, but for `priority` and `replicated`, which
-    the group of all ranks does not need. An option that does not exist is a
-    ``TypeError``, a value that is none of an option's an `HFReduceError`.
+    They are the same on all ranks of the group. `init_process_group` takes them as well, but for `priority` and
+    `replicated`, which the group of all ranks does not need. An option that does not exist is a ``TypeError``, a value that
+    is none of an option's an `HFReduceError`.
 
     Args:
         numerics: how sums of floats are rounded: ``"fast"``, ``"precise"`` or ``"bitwise"``. None: as in the job.

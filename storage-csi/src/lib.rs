@@ -8,7 +8,7 @@ mod controller;
 pub mod follow;
 mod manager;
 mod meta;
-pub mod metrics;
+mod metrics;
 mod node;
 pub mod run;
 mod service;

@@ -6,8 +6,7 @@ use prometheus::IntGaugeVec;
 use storage::TargetStatus;
 
 /// Metrics of a storage service. Other processes declare them and show nothing.
-#[derive(Clone, Debug)]
-pub struct ServiceMetrics {
+pub(crate) struct ServiceMetrics {
     capacity_bytes: IntGaugeVec,
     used_bytes: IntGaugeVec,
     failed: IntGaugeVec,
@@ -17,7 +16,7 @@ pub struct ServiceMetrics {
 
 impl ServiceMetrics {
     /// Declares them.
-    pub fn new(registry: &Registry) -> Result<Self, Error> {
+    pub(crate) fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
             capacity_bytes: registry.gauges(
                 "fireflyer_storage_target_capacity_bytes",

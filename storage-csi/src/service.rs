@@ -1,6 +1,5 @@
 //! The process of a storage service: finds out what is at its paths, asks the chain manager what to do with it, serves.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -104,21 +103,19 @@ pub(crate) async fn run(
     registered.open();
     info!(service = number, "serving");
     let complete = process.readiness.gate("chains complete");
-    let (stale, news, has_map) = (Notify::new(), Notify::new(), Cell::new(false));
+    let (stale, news) = (Notify::new(), Notify::new());
     let take = |map: Arc<ChainMap>| {
         if has_other_life(&map, &targets, life) {
             stale.notify_one();
         }
         service.follow(map);
-        has_map.set(true);
         news.notify_one();
     };
     let look = || {
-        // Before the first map nobody knows which chains there are, and an absent target's chains are not complete either.
-        let may_be_complete = serves_all && has_map.get();
         let status = service.status();
         let all = |of: &TargetStatus| of.failed.is_none() && of.complete_chains == of.chains;
-        match may_be_complete && status.iter().all(all) {
+        // The chains of a path that is no target here are not complete either.
+        match serves_all && status.iter().all(all) {
             true => complete.open(),
             false => complete.close(),
         }
@@ -260,13 +257,15 @@ fn follow_answer(
     Ok(false)
 }
 
-/// Looks at the targets now and then, and when there is a new map, and says how they are.
+/// Looks at the targets when there is a map, at each new one and now and then, and says how they are.
 async fn report(
     mut manager: ChainManagerClient<Channel>,
     number: u32,
     look: impl Fn() -> Vec<TargetStatus>,
     news: &Notify,
 ) {
+    // Before the first map nobody knows which chains there are.
+    news.notified().await;
     loop {
         let targets = look().into_iter().map(|of| TargetReport {
             target: target_bytes(of.target),

@@ -124,11 +124,10 @@ pub(crate) fn a_service_is_ready_when_all_chains_of_its_disks_are_complete(etcd:
     cell.start_service(1);
     let log = cell.folder().join("service-1.log");
     let says = |word| std::fs::read_to_string(&log).unwrap().matches(word).count();
-    let starts = says("serving ser");
+    let starts = says("serving service=");
     until("it serves without its disk", &|| {
-        says("a target is offline") == 1 && says("serving ser") == starts + 1
+        says("a target is offline") == 1 && says("serving service=") == starts + 1
     });
-    // It looks again whenever the map changes, and every three seconds.
     assert!(!cell.is_ready(1));
     cell.kill_service(1);
     std::fs::remove_dir(&folder).unwrap();
