@@ -103,6 +103,12 @@ impl MetaOperation {
         matches!(self, Self::Make { .. } | Self::MakeVolume { .. })
     }
 
+    /// Whether it may add a name, which stays until somebody removes it.
+    #[must_use]
+    pub fn adds_name(&self) -> bool {
+        self.makes_inode() || matches!(self, Self::Link { .. })
+    }
+
     /// Whether it changes something and needs an id.
     #[must_use]
     pub fn needs_id(&self) -> bool {

@@ -60,6 +60,8 @@ pub struct CellOptions {
     pub target_bytes: u64,
     /// Bytes of a volume.
     pub volume_bytes: u64,
+    /// More flags of etcd.
+    pub etcd_flags: &'static [&'static str],
 }
 
 impl Default for CellOptions {
@@ -70,6 +72,7 @@ impl Default for CellOptions {
             chains: 1,
             target_bytes: 320 << 20,
             volume_bytes: 200 << 20,
+            etcd_flags: &[],
         }
     }
 }
@@ -113,7 +116,7 @@ impl StorageCell {
         let keys = format!("--keys={}", keys.display());
         let [first, ..] = &options.places;
         let below = TempDir::new_in(&options.folder).unwrap();
-        let etcd = Etcd::start_at(first, &programs.etcd, below, &[]);
+        let etcd = Etcd::start_at(first, &programs.etcd, below, options.etcd_flags);
         let [free, names] = [first.free(), first.free()];
         let program = programs.storage_csi.clone();
         let start = |place: &ProcessPlace, name: &str, ours: Vec<String>| {

@@ -5,6 +5,7 @@ use crate::etcd::EtcdEngine;
 use crate::memory::MemoryEngine;
 use crate::reads::{Found, KeyRange, Reads};
 use crate::transaction::KvTransaction;
+use crate::usage::KvUsage;
 
 /// What an engine read, and at which revision.
 pub(crate) type ReadAt<T> = Result<(i64, T), KvError>;
@@ -49,6 +50,13 @@ impl Engine {
         match self {
             Self::Memory(memory) => memory.commit(reads, transaction),
             Self::Etcd(etcd) => etcd.commit(reads, transaction).await,
+        }
+    }
+
+    pub(crate) async fn usage(&self) -> Result<KvUsage, KvError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.usage()),
+            Self::Etcd(etcd) => etcd.usage().await,
         }
     }
 }

@@ -10,14 +10,16 @@ use crate::engine::ReadAt;
 use crate::error::{CommitError, KvError};
 use crate::pb::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::pb::etcdserverpb::kv_client::KvClient;
+use crate::pb::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::pb::etcdserverpb::request_op::Request;
 use crate::pb::etcdserverpb::response_op::Response;
 use crate::pb::etcdserverpb::{
     Compare, DeleteRangeRequest, KeyValue, PutRequest, RangeRequest, RequestOp, ResponseHeader,
-    TxnRequest,
+    StatusRequest, TxnRequest,
 };
 use crate::reads::{Found, KeyRange, Reads};
 use crate::transaction::KvTransaction;
+use crate::usage::KvUsage;
 use crate::{MOST_KEY_BYTES, MOST_LISTED, MOST_VALUE_BYTES};
 
 /// How long a call may take. etcd itself gives up after 7 s.
@@ -35,7 +37,7 @@ const NO_END: [u8; 1] = [0];
 /// The engine. Cheap to clone; all clones share their connections.
 #[derive(Clone, Debug)]
 pub struct EtcdEngine {
-    client: KvClient<Channel>,
+    channel: Channel,
 }
 
 impl EtcdEngine {
@@ -62,9 +64,11 @@ impl EtcdEngine {
             [only] => only.connect_lazy(),
             _ => Channel::balance_list(endpoints.into_iter()),
         };
-        Ok(Self {
-            client: KvClient::new(channel).max_decoding_message_size(MOST_ANSWER_BYTES),
-        })
+        Ok(Self { channel })
+    }
+
+    fn client(&self) -> KvClient<Channel> {
+        KvClient::new(self.channel.clone()).max_decoding_message_size(MOST_ANSWER_BYTES)
     }
 
     pub(crate) async fn get(
@@ -83,7 +87,7 @@ impl EtcdEngine {
             compare: Vec::new(),
             success: keys.iter().map(read).collect(),
         };
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let answer = read_within(client.txn(request)).await?;
         let revision = read_at(revision, answer.header)?;
         let found = answer.responses.into_iter().map(|response| {
@@ -115,7 +119,7 @@ impl EtcdEngine {
             limit: limit as i64,
             revision: revision.unwrap_or_default(),
         };
-        let mut client = self.client.clone();
+        let mut client = self.client();
         let answer = read_within(client.range(request)).await?;
         let revision = read_at(revision, answer.header)?;
         Ok((revision, answer.kvs.into_iter().map(Found::from).collect()))
@@ -151,13 +155,23 @@ impl EtcdEngine {
             compare: keys.chain(ranges).collect(),
             success: writes.collect(),
         };
-        let mut client = self.client.clone();
+        let mut client = self.client();
         match tokio::time::timeout(CALL_LIMIT, client.txn(request)).await {
             Ok(Ok(answer)) if answer.get_ref().succeeded => Ok(()),
             Ok(Ok(_)) => Err(CommitError::Conflict),
             Ok(Err(status)) => Err(not_committed(&status)),
             Err(elapsed) => Err(CommitError::Unknown(elapsed.to_string())),
         }
+    }
+
+    pub(crate) async fn usage(&self) -> Result<KvUsage, KvError> {
+        let mut client = MaintenanceClient::new(self.channel.clone());
+        let answer = read_within(client.status(StatusRequest {})).await?;
+        let positive = |bytes: i64| u64::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        Ok(KvUsage {
+            used_bytes: positive(answer.db_size_in_use).unwrap_or_default(),
+            quota_bytes: positive(answer.db_size_quota),
+        })
     }
 }
 

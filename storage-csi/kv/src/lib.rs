@@ -35,12 +35,14 @@ mod pb;
 mod reads;
 mod snapshot;
 mod transaction;
+mod usage;
 
 pub use error::{CommitError, KvError, KvLimit};
 pub use etcd::EtcdEngine;
 pub use memory::{InjectedFault, MemoryEngine};
 pub use snapshot::{KvSnapshot, KvStore};
 pub use transaction::KvTransaction;
+pub use usage::KvUsage;
 
 /// Most keys that a transaction may have read, and most that it may write. etcd's own default is the same.
 pub const MOST_OPERATIONS: usize = 128;

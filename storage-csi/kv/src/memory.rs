@@ -9,6 +9,7 @@ use crate::engine::ReadAt;
 use crate::error::{CommitError, KvError};
 use crate::reads::{ABSENT, Found, KeyRange, Reads};
 use crate::transaction::KvTransaction;
+use crate::usage::KvUsage;
 
 /// What happens to a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ struct Inner {
     oldest: i64,
     /// Each key's changes, by revision.
     keys: BTreeMap<Vec<u8>, Vec<KeyChange>>,
-    is_full: bool,
+    usage: KvUsage,
     fault: Box<dyn FnMut() -> InjectedFault + Send>,
 }
 
@@ -64,14 +65,14 @@ impl MemoryEngine {
             revision: 1,
             oldest: 1,
             keys: BTreeMap::new(),
-            is_full: false,
+            usage: KvUsage::default(),
             fault: Box::new(plan),
         })))
     }
 
-    /// From now on, or no longer, transactions that put something are refused.
-    pub fn set_full(&self, is_full: bool) {
-        self.inner().is_full = is_full;
+    /// Says this of its size from now on. At the quota, transactions that put something are refused.
+    pub fn set_usage(&self, usage: KvUsage) {
+        self.inner().usage = usage;
     }
 
     /// Forgets all revisions but the newest.
@@ -104,6 +105,10 @@ impl MemoryEngine {
             .keys_of(range)
             .filter_map(|key| inner.at(key, revision));
         Ok((revision, found.take(limit).collect()))
+    }
+
+    pub(crate) fn usage(&self) -> KvUsage {
+        self.inner().usage
     }
 
     pub(crate) fn commit(
@@ -170,7 +175,7 @@ impl Inner {
     }
 
     fn apply(&mut self, reads: &Reads, transaction: KvTransaction) -> Result<(), CommitError> {
-        if self.is_full && transaction.puts() {
+        if self.usage.is_full() && transaction.puts() {
             return Err(CommitError::Full);
         }
         if !self.holds(reads) {

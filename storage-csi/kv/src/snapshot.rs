@@ -6,6 +6,7 @@ use crate::etcd::EtcdEngine;
 use crate::memory::MemoryEngine;
 use crate::reads::{ABSENT, Found, KeyRange, Reads};
 use crate::transaction::{KvTransaction, check_key};
+use crate::usage::KvUsage;
 use crate::{MOST_LISTED, MOST_OPERATIONS};
 
 /// A store over one of the engines. Cheap to clone; all clones are the same store.
@@ -37,6 +38,11 @@ impl KvStore {
             engine: self.engine.clone(),
             reads: Reads::default(),
         }
+    }
+
+    /// How much of its quota it uses; of several members, one answers for itself.
+    pub async fn usage(&self) -> Result<KvUsage, KvError> {
+        self.engine.usage().await
     }
 }
 

@@ -11,7 +11,7 @@ fn generated_code_matches_the_proto() {
         package: env!("CARGO_MANIFEST_DIR"),
         proto: "etcd.proto",
         code: "etcdserverpb.rs",
-        title: "Two calls of etcd in Rust.",
+        title: "Three calls of etcd in Rust.",
     };
     protocol.check(tonic_prost_build::configure().build_server(false));
 }

@@ -5,7 +5,7 @@
 #[path = "suite/mod.rs"]
 mod suite;
 
-use kv::{CommitError, InjectedFault, KvError, KvStore, KvTransaction, MemoryEngine};
+use kv::{CommitError, InjectedFault, KvError, KvStore, KvTransaction, KvUsage, MemoryEngine};
 
 fn put(key: &[u8]) -> KvTransaction {
     let mut transaction = KvTransaction::default();
@@ -54,7 +54,10 @@ async fn a_full_store_takes_deletions_and_nothing_else() {
     let memory = MemoryEngine::default();
     let store = KvStore::from(memory.clone());
     store.snapshot().commit(put(b"a")).await.unwrap();
-    memory.set_full(true);
+    memory.set_usage(KvUsage {
+        used_bytes: 10,
+        quota_bytes: Some(10),
+    });
     let mut deletion = KvTransaction::default();
     deletion.delete(b"a".to_vec());
     let mut mixed = put(b"b");
@@ -63,7 +66,7 @@ async fn a_full_store_takes_deletions_and_nothing_else() {
     assert!(is_there(&store, b"a").await);
     assert_eq!(store.snapshot().commit(deletion).await, Ok(()));
     assert!(!is_there(&store, b"a").await);
-    memory.set_full(false);
+    memory.set_usage(KvUsage::default());
     assert_eq!(store.snapshot().commit(put(b"b")).await, Ok(()));
 }
 

@@ -6,6 +6,7 @@ mod chunks;
 mod collector;
 mod ending;
 mod numbers;
+mod room;
 mod runner;
 mod service;
 
@@ -25,6 +26,7 @@ use tracing::info;
 pub use chunks::{ChunksError, FileChunks, LiveMounts};
 
 use ending::Ender;
+use room::NameRoom;
 use runner::StepRunner;
 use service::Service;
 
@@ -78,13 +80,19 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
         chunks,
         mounts,
     } = backends;
-    let runner = StepRunner::new(store);
+    let runner = StepRunner::new(store.clone());
+    let room = NameRoom::default();
     let chunks = Arc::new(chunks);
     let identity = StoragePeer::new(file_system, PeerRole::Meta, number);
     info!(%identity, "serving");
     let incoming = accept(listener, RpcCredentials { identity, keys }, refused);
     let ender = Ender::new(runner.clone(), Arc::clone(&chunks), mount);
-    let service = Service::new(runner.clone(), Arc::clone(&chunks), ender.clone());
+    let service = Service::new(
+        runner.clone(),
+        Arc::clone(&chunks),
+        ender.clone(),
+        room.clone(),
+    );
     let server = server()
         .add_service(MetadataServer::new(service))
         .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
@@ -95,6 +103,7 @@ pub async fn serve<C: FileChunks, M: LiveMounts>(
     tokio::select! {
         served = server => served,
         () = collector::run(&runner, chunks.as_ref()) => Ok(()),
+        () = Box::pin(room.run(&store)) => Ok(()),
         () = ender.run(&mounts, grace) => Ok(()),
         () = ended => Ok(()),
     }

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 
 use crate::chunks::FileChunks;
 use crate::ending::Ender;
+use crate::room::NameRoom;
 use crate::runner::{Fresh, StepRunner};
 
 /// How often a length is looked up before somebody else has cut it off again.
@@ -20,14 +21,16 @@ pub(crate) struct Service<C> {
     runner: StepRunner,
     chunks: Arc<C>,
     ender: Ender<C>,
+    room: NameRoom,
 }
 
 impl<C> Service<C> {
-    pub(crate) fn new(runner: StepRunner, chunks: Arc<C>, ender: Ender<C>) -> Self {
+    pub(crate) fn new(runner: StepRunner, chunks: Arc<C>, ender: Ender<C>, room: NameRoom) -> Self {
         Self {
             runner,
             chunks,
             ender,
+            room,
         }
     }
 }
@@ -37,6 +40,7 @@ impl<C: FileChunks> Metadata for Service<C> {
     async fn call(&self, request: Request<CallRequest>) -> Result<Response<CallResponse>, Status> {
         let request: MetaRequest = serde_json::from_slice(&request.into_inner().request)
             .map_err(|error| Status::invalid_argument(format!("failed to read it: {error}")))?;
+        self.room.check(&request)?;
         let answer = answer(&self.runner, self.chunks.as_ref(), request).await?;
         let answer = serde_json::to_vec(&answer)
             .map_err(|error| Status::internal(format!("failed to write an answer: {error}")))?;

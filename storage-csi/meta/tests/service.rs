@@ -20,7 +20,7 @@ mod shared;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use kv::{InjectedFault, KvStore, MemoryEngine};
+use kv::{InjectedFault, KvStore, KvUsage, MemoryEngine};
 use metadata::{
     AttributeChange, EntryName, Errno, HandleId, InodeAttributes, InodeKind, InodeNumber,
     MetaOperation, NewNode, RenameRule, WantedHandle, Written,
@@ -337,6 +337,14 @@ fn a_deleted_volume_is_gone_with_all_its_chunks() {
     });
 }
 
+/// Of a quota of 64.
+fn usage(used_bytes: u64) -> KvUsage {
+    KvUsage {
+        used_bytes,
+        quota_bytes: Some(64),
+    }
+}
+
 #[test]
 fn a_full_store_says_so_and_reads_go_on() {
     let (memory, backend) = (MemoryEngine::default(), Backend::default());
@@ -345,14 +353,57 @@ fn a_full_store_says_so_and_reads_go_on() {
     runtime.block_on(async {
         let client = client(&services, 1);
         let root = root(&client).await;
-        memory.set_full(true);
+        memory.set_usage(usage(64));
         let made = client.make(root, name("a"), NewNode::Fifo, OWNER).await;
         assert!(matches!(made, Err(MetaError::Full(_))), "{made:?}");
         client.get_attributes(root).await.unwrap();
-        memory.set_full(false);
+        memory.set_usage(usage(10));
         client
             .make(root, name("a"), NewNode::Fifo, OWNER)
             .await
             .unwrap();
+    });
+}
+
+#[test]
+fn names_are_refused_in_time_and_taken_again() {
+    let (memory, backend) = (MemoryEngine::default(), Backend::default());
+    let services = [Running::start(KvStore::from(memory.clone()), &backend)];
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = client(&services, 1);
+        let root = root(&client).await;
+        let make = async |text| client.make(root, name(text), NewNode::Fifo, OWNER).await;
+        let old = make("old").await.unwrap();
+        // No more than 7/8 is used.
+        memory.set_usage(usage(56));
+        make("a").await.unwrap();
+        memory.set_usage(usage(57));
+        let started = Instant::now();
+        let refused = loop {
+            match make("more").await {
+                Ok(_) => client.unlink(root, name("more")).await.unwrap(),
+                Err(error) => break error,
+            }
+            assert!(started.elapsed() < LIMIT, "names are taken");
+            sleep(POLL).await;
+        };
+        assert!(matches!(refused, MetaError::Full(_)), "{refused}");
+        let link = client.link(old.inode, root, name("link")).await;
+        assert!(matches!(link, Err(MetaError::Full(_))), "{link:?}");
+        let volume = client.make_volume("two".to_owned(), SETTINGS, LAYOUT, u64::MAX);
+        assert!(matches!(volume.await, Err(MetaError::Full(_))));
+        let renamed = ((root, name("a")), (root, name("b")));
+        client
+            .rename(renamed.0, renamed.1, RenameRule::Replace)
+            .await
+            .unwrap();
+        client.unlink(root, name("b")).await.unwrap();
+        memory.set_usage(usage(55));
+        while let Err(error) = make("new").await {
+            assert!(matches!(error, MetaError::Full(_)), "{error}");
+            assert!(started.elapsed() < 2 * LIMIT, "names are still refused");
+            sleep(POLL).await;
+        }
     });
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use storage_cell::{CellOptions, LIMIT, Mounted};
+use storage_cell::{CellOptions, LIMIT, Mounted, ask};
 
 use crate::{start_cell, start_cell_with};
 
@@ -178,6 +178,77 @@ pub(crate) fn a_full_disk_is_enospc_and_deletes_work(etcd: &Path) {
     };
     cluster::until("there is room again", 2 * LIMIT, writes).unwrap();
     assert_eq!(run(&mounted, "stat -c %s $M/again"), "50000000");
+}
+
+/// Other keys fill etcd up to the part that is kept for removals.
+pub(crate) fn names_are_refused_before_removals_could_fail(etcd: &Path) {
+    const QUOTA: u64 = 32 << 20;
+    let options = CellOptions {
+        etcd_flags: &[
+            "--quota-backend-bytes=33554432",
+            // It says what each put has taken.
+            "--backend-batch-limit=1",
+            "--auto-compaction-mode=periodic",
+            "--auto-compaction-retention=1s",
+        ],
+        ..CellOptions::default()
+    };
+    let cell = start_cell_with(etcd, options);
+    let mounted = cell.mount("one", "volume");
+    run(
+        &mounted,
+        "for i in $(seq 200); do echo $i > $M/file-$i; done",
+    );
+    let call = |path: &str, body: &str| ask(cell.etcd.address(), "POST", path, body).unwrap();
+    let used = || {
+        let status = call("/v3/maintenance/status", "{}");
+        let (_, rest) = status.split_once("\"dbSizeInUse\":\"").unwrap();
+        rest.split_once('"').unwrap().0.parse::<u64>().unwrap()
+    };
+    // Four digits are three bytes in base64.
+    let value = "0000".repeat(25_000);
+    let mut number = 0;
+    // To the middle of the eighth that is kept: what a commit has replaced counts until the next ones.
+    let mut fill = || {
+        while used() <= QUOTA / 16 * 15 {
+            call(
+                "/v3/kv/put",
+                &format!(r#"{{"key": "{number:04}", "value": "{value}"}}"#),
+            );
+            number += 1;
+            assert!(number < 1_000, "etcd takes more than its quota");
+        }
+    };
+    let outcome = |command: &str| {
+        let output = shell(&mounted, command).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (what, adds) in [
+        ("a file", ": > $M/more && rm $M/more"),
+        ("a folder", "mkdir $M/more && rmdir $M/more"),
+        ("a link", "ln $M/file-1 $M/more && rm $M/more"),
+    ] {
+        let refused = || {
+            fill();
+            Ok(outcome(adds).contains("No space left").then_some(()))
+        };
+        cluster::until(what, LIMIT, refused).unwrap();
+    }
+    assert_eq!(
+        run(&mounted, "echo more >> $M/file-1; cat $M/file-1"),
+        "1\nmore"
+    );
+    run(
+        &mounted,
+        "mv $M/file-1 $M/moved; for i in $(seq 2 200); do rm $M/file-$i; done",
+    );
+    assert_eq!(run(&mounted, "ls $M"), "moved");
+    call(
+        "/v3/kv/deleterange",
+        r#"{"key": "0000", "range_end": "9999"}"#,
+    );
+    let added = || Ok(outcome(": > $M/more").is_empty().then_some(()));
+    cluster::until("names are taken again", LIMIT, added).unwrap();
 }
 
 /// Bytes that have changed on one disk are noticed when they are read, and come from another member.

@@ -38,7 +38,7 @@ macro_rules! tests {
     };
 }
 
-const TESTS: [Test; 9] = tests![
+const TESTS: [Test; 10] = tests![
     chains::three_services_keep_what_was_written_when_each_is_killed_under_load,
     chains::a_service_is_ready_when_all_chains_of_its_disks_are_complete,
     chains::a_manager_and_etcd_may_be_away_while_chains_serve,
@@ -46,6 +46,7 @@ const TESTS: [Test; 9] = tests![
     files::everything_may_be_killed_while_files_are_written,
     files::what_is_deleted_is_free_again,
     files::a_full_disk_is_enospc_and_deletes_work,
+    files::names_are_refused_before_removals_could_fail,
     files::a_replica_that_is_spoiled_is_not_served_and_is_repaired,
     files::a_volume_that_is_not_there_is_refused_by_name,
 ];

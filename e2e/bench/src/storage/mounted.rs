@@ -52,6 +52,7 @@ impl Ours {
             chains: CHAINS,
             target_bytes: TARGET_BYTES,
             volume_bytes: VOLUME_BYTES,
+            etcd_flags: &[],
         };
         let cell = StorageCell::start(&programs, options);
         let mounted = cell.mount_at(&place(client)?, "client", VOLUME);
