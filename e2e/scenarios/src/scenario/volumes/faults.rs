@@ -256,7 +256,9 @@ pub async fn spoiled_replica_is_never_read(context: Context) -> Result<()> {
     let node = context.cluster.nodes().last().context("no node")?.name();
     context.volume("spoiled").await?;
     let pods = Pods::of(&context);
-    let writes = format!("for i in $(seq 1000); do echo {mark} $i; done > file && sync file");
+    // In few writes: each is flushed on three disks.
+    let writes =
+        format!("(for i in $(seq 1000); do echo {mark} $i; done) | cat > file && sync file");
     pods.runs(
         Pods::on_claim("writes", &in_data(&writes), "spoiled", node),
         START,
