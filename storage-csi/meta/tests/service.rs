@@ -345,6 +345,16 @@ fn usage(used_bytes: u64) -> KvUsage {
     }
 }
 
+/// Makes a name as soon as the service knows that there is room for it.
+async fn make_soon(client: &MetaClient, root: InodeNumber, text: &str) {
+    let started = Instant::now();
+    while let Err(error) = client.make(root, name(text), NewNode::Fifo, OWNER).await {
+        assert!(matches!(error, MetaError::Full(_)), "{error}");
+        assert!(started.elapsed() < LIMIT, "names are still refused");
+        sleep(POLL).await;
+    }
+}
+
 #[test]
 fn a_full_store_says_so_and_reads_go_on() {
     let (memory, backend) = (MemoryEngine::default(), Backend::default());
@@ -356,12 +366,16 @@ fn a_full_store_says_so_and_reads_go_on() {
         memory.set_usage(usage(64));
         let made = client.make(root, name("a"), NewNode::Fifo, OWNER).await;
         assert!(matches!(made, Err(MetaError::Full(_))), "{made:?}");
+        // No service refuses this: the store does.
+        let mode = AttributeChange {
+            mode: Some(0o700),
+            ..AttributeChange::default()
+        };
+        let changed = client.set_attributes(root, mode).await;
+        assert!(matches!(changed, Err(MetaError::Full(_))), "{changed:?}");
         client.get_attributes(root).await.unwrap();
         memory.set_usage(usage(10));
-        client
-            .make(root, name("a"), NewNode::Fifo, OWNER)
-            .await
-            .unwrap();
+        make_soon(&client, root, "a").await;
     });
 }
 
@@ -393,17 +407,10 @@ fn names_are_refused_in_time_and_taken_again() {
         assert!(matches!(link, Err(MetaError::Full(_))), "{link:?}");
         let volume = client.make_volume("two".to_owned(), SETTINGS, LAYOUT, u64::MAX);
         assert!(matches!(volume.await, Err(MetaError::Full(_))));
-        let renamed = ((root, name("a")), (root, name("b")));
-        client
-            .rename(renamed.0, renamed.1, RenameRule::Replace)
-            .await
-            .unwrap();
+        let renamed = client.rename((root, name("a")), (root, name("b")), RenameRule::Replace);
+        renamed.await.unwrap();
         client.unlink(root, name("b")).await.unwrap();
         memory.set_usage(usage(55));
-        while let Err(error) = make("new").await {
-            assert!(matches!(error, MetaError::Full(_)), "{error}");
-            assert!(started.elapsed() < 2 * LIMIT, "names are still refused");
-            sleep(POLL).await;
-        }
+        make_soon(&client, root, "new").await;
     });
 }

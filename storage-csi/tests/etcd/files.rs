@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use storage_cell::{CellOptions, LIMIT, Mounted, ask};
+use kv::{EtcdEngine, KvStore, KvTransaction};
+use storage_cell::{CellOptions, LIMIT, Mounted};
 
 use crate::{start_cell, start_cell_with};
 
@@ -199,22 +200,22 @@ pub(crate) fn names_are_refused_before_removals_could_fail(etcd: &Path) {
         &mounted,
         "for i in $(seq 200); do echo $i > $M/file-$i; done",
     );
-    let call = |path: &str, body: &str| ask(cell.etcd.address(), "POST", path, body).unwrap();
-    let used = || {
-        let status = call("/v3/maintenance/status", "{}");
-        let (_, rest) = status.split_once("\"dbSizeInUse\":\"").unwrap();
-        rest.split_once('"').unwrap().0.parse::<u64>().unwrap()
+    let store = {
+        let _entered = cell.runtime.enter();
+        KvStore::from(EtcdEngine::connect(&[cell.etcd.url()]).unwrap())
     };
-    // Four digits are three bytes in base64.
-    let value = "0000".repeat(25_000);
+    let commit = |transaction| {
+        let commit = store.snapshot().commit(transaction);
+        cell.runtime.block_on(commit).unwrap();
+    };
+    let key = |number: u32| format!("other/{number:04}").into_bytes();
     let mut number = 0;
     // To the middle of the eighth that is kept: what a commit has replaced counts until the next ones.
     let mut fill = || {
-        while used() <= QUOTA / 16 * 15 {
-            call(
-                "/v3/kv/put",
-                &format!(r#"{{"key": "{number:04}", "value": "{value}"}}"#),
-            );
+        while cell.runtime.block_on(store.usage()).unwrap().used_bytes <= QUOTA / 16 * 15 {
+            let mut transaction = KvTransaction::default();
+            transaction.put(key(number), vec![7; 60_000]);
+            commit(transaction);
             number += 1;
             assert!(number < 1_000, "etcd takes more than its quota");
         }
@@ -243,10 +244,11 @@ pub(crate) fn names_are_refused_before_removals_could_fail(etcd: &Path) {
         "mv $M/file-1 $M/moved; for i in $(seq 2 200); do rm $M/file-$i; done",
     );
     assert_eq!(run(&mounted, "ls $M"), "moved");
-    call(
-        "/v3/kv/deleterange",
-        r#"{"key": "0000", "range_end": "9999"}"#,
-    );
+    for number in 0..number {
+        let mut transaction = KvTransaction::default();
+        transaction.delete(key(number));
+        commit(transaction);
+    }
     let added = || Ok(outcome(": > $M/more").is_empty().then_some(()));
     cluster::until("names are taken again", LIMIT, added).unwrap();
 }
