@@ -95,8 +95,37 @@ pub struct Case {
     pub verdict: Expected,
     /// Who sends it; an administrator if absent.
     pub user: Option<String>,
-    /// Whether the object before is to be deleted, and not replaced.
-    pub delete: bool,
+    /// How the object before is changed.
+    pub change: CaseChange,
+}
+
+/// How an object that exists is changed: what an account may do differs by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CaseChange {
+    /// The new object takes its place.
+    #[default]
+    Replace,
+    /// It is patched to the new one.
+    Patch,
+    /// It is deleted.
+    Delete,
+}
+
+impl CaseChange {
+    /// kubectl's words for it, as a trial.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Replace => &["replace", "--dry-run=server"],
+            Self::Patch => &[
+                "apply",
+                "--server-side",
+                "--force-conflicts",
+                "--dry-run=server",
+            ],
+            Self::Delete => &["delete", "--dry-run=server"],
+        }
+    }
 }
 
 /// Something that the schema refuses.
@@ -132,7 +161,7 @@ struct Entry {
     #[serde(default)]
     user: Option<String>,
     #[serde(default)]
-    delete: bool,
+    change: CaseChange,
 }
 
 /// All cases of all kinds.
@@ -166,7 +195,7 @@ pub fn cases() -> Result<Vec<Case>, CaseError> {
                 object: patched(&entry.patch),
                 verdict,
                 user: entry.user,
-                delete: entry.delete,
+                change: entry.change,
             });
         }
     }
@@ -381,13 +410,12 @@ pub fn run<E: std::fmt::Display>(
         kubectl(arguments, &object.to_string()).map_err(|error| format!("{}: {error}", case.name))
     };
     let user = case.user.as_ref().map(|user| format!("--as={user}"));
-    let tried = |verb: &'static str| {
-        let user = user.as_deref();
-        let words = [verb, "--dry-run=server", "-f", "-"].into_iter();
-        words.chain(user).collect::<Vec<_>>()
+    let tried = |words: &[&'static str]| {
+        let all = words.iter().copied().chain(["-f", "-"]);
+        all.chain(user.as_deref()).collect::<Vec<_>>()
     };
     let answer = match &case.before {
-        None => ask(&tried("create"), &case.object)?,
+        None => ask(&tried(&["create", "--dry-run=server"]), &case.object)?,
         Some(before) => {
             let created = ask(&["create", "-f", "-"], before)?;
             if !created.accepted {
@@ -396,12 +424,12 @@ pub fn run<E: std::fmt::Display>(
                     case.name, created.text
                 ));
             }
-            let verb = if case.delete { "delete" } else { "replace" };
-            let mut answer = ask(&tried(verb), &case.object);
+            let words = tried(case.change.words());
+            let mut answer = ask(&words, &case.object);
             for _ in 0..CONFLICTS {
                 match &answer {
                     Ok(conflict) if conflict.text.contains(CONFLICT) => {
-                        answer = ask(&tried(verb), &case.object);
+                        answer = ask(&words, &case.object);
                     }
                     Ok(_) | Err(_) => break,
                 }
@@ -482,7 +510,7 @@ mod tests {
         let case = Case {
             name: "Kind.rule".to_owned(),
             user: None,
-            delete: false,
+            change: CaseChange::Replace,
             before: None,
             object: json!({}),
             verdict: Expected::Refused("failed rule: self > 0".to_owned()),
@@ -526,7 +554,7 @@ mod tests {
             object: json!({}),
             verdict,
             user: None,
-            delete: false,
+            change: CaseChange::Replace,
         };
         let answer = |accepted, text: &str| {
             let text = text.to_owned();
@@ -554,7 +582,7 @@ mod tests {
             object: json!({}),
             verdict: Expected::Refused("cannot change".to_owned()),
             user: None,
-            delete: false,
+            change: CaseChange::Replace,
         };
         let mut conflicts = 2;
         let kubectl = |arguments: &[&str], _: &str| {

@@ -105,6 +105,15 @@ fn storage_nodes(cluster: &Cluster) -> Vec<&str> {
 /// Installs the chart or upgrades it to other values (`operator.logLevel=debug`), and waits until
 /// all of it is at work.
 pub fn upgrade(cluster: &Cluster, values: &[&str]) -> Result<()> {
+    command::run(&mut upgrading(cluster, values)?).map(|_| ())
+}
+
+/// Asks the cluster whether it takes that upgrade, and changes nothing.
+pub fn try_upgrade(cluster: &Cluster, values: &[&str]) -> Result<()> {
+    command::run(upgrading(cluster, values)?.arg("--dry-run=server")).map(|_| ())
+}
+
+fn upgrading(cluster: &Cluster, values: &[&str]) -> Result<Command> {
     let repository = paths::repository();
     let fixture = repository.join("e2e/fixtures/node-a100.yaml");
     let mut helm = helm(cluster)?;
@@ -123,7 +132,7 @@ pub fn upgrade(cluster: &Cluster, values: &[&str]) -> Result<()> {
     for value in values {
         helm.args(["--set", value]);
     }
-    command::run(&mut helm).map(|_| ())
+    Ok(helm)
 }
 
 /// Whether the cluster has a release of the chart.

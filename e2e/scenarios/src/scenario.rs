@@ -148,6 +148,10 @@ pub const REAL: &[Scenario] = &[
         api::refused_pod_is_reported_before_nodes_are_given
     ),
     scenario!(Needs::Nodes(0), api::nobody_else_takes_a_node),
+    scenario!(
+        Needs::Intact(0),
+        upgrade::upgrade_that_forgets_storage_is_refused_while_there_are_volumes
+    ),
     scenario!(Needs::Intact(0), api::agent_labels_its_own_node_only),
     scenario!(
         Needs::Intact(0),

@@ -114,6 +114,41 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
     helm_upgrade(&context, &[]).await
 }
 
+/// Values that lack storage would end every mount of the cluster. Nothing is changed here: Helm asks, and does no more.
+pub async fn upgrade_that_forgets_storage_is_refused_while_there_are_volumes(
+    context: Context,
+) -> Result<()> {
+    context.volume("kept").await?;
+    let volume = "jsonpath={.spec.volumeName}";
+    let claim = ["get", "pvc", "kept", "-n", &context.namespace, "-o", volume];
+    let look = || async { Ok((!context.kubectl(&claim).await?.is_empty()).then_some(())) };
+    context
+        .eventually("the claim has a volume", START, look)
+        .await?;
+    let cluster = std::sync::Arc::clone(&context.cluster);
+    let tried = |values: &'static [&'static str]| {
+        let cluster = std::sync::Arc::clone(&cluster);
+        tokio::task::spawn_blocking(move || cluster::chart::try_upgrade(&cluster, values))
+    };
+    let refused = tried(&["storage.enabled=false"]).await?;
+    let said = refused.err().context("an upgrade turned storage off")?;
+    let said = format!("{:#}", anyhow::Error::from(said));
+    for words in [
+        "StoragePool default",
+        "PersistentVolume ",
+        "Set storage.enabled to true",
+        "storage.remove to true",
+    ] {
+        ensure!(
+            said.contains(words),
+            "the refusal does not say {words:?}: {said}"
+        );
+    }
+    tried(&["storage.enabled=false", "storage.remove=true"]).await??;
+    tried(&[]).await??;
+    Ok(())
+}
+
 /// The definition of jobs.
 const JOBS: &str = "trainingjobs.fireflyer.dev";
 
