@@ -15,6 +15,8 @@ use crate::r#gen::root;
 const HEADER: &str =
     "# Made by `cargo xtask images --containerfiles`; change xtask/src/images/table.rs instead.";
 
+const BASES: &str = "# What a tag names may change: --build-arg RUST=rust@sha256:... builds on what you have looked at.";
+
 /// The toolchain of this clone.
 const TOOLCHAIN: &str = include_str!("../../../rust-toolchain.toml");
 
@@ -25,6 +27,11 @@ fn rust() -> &'static str {
         .lines()
         .find_map(|line| line.strip_prefix("channel = "));
     line.unwrap_or_default().trim_matches('"')
+}
+
+/// The line of the base image with Debian, behind another one.
+fn debian_argument() -> String {
+    format!("\nARG DEBIAN=debian:{TRAINER_SUITE}-slim")
 }
 
 /// Each Containerfile by its path in the clone.
@@ -69,16 +76,22 @@ fn of_recipe(recipe: &Recipe, rust: &str) -> String {
     });
     let programs: Vec<_> = programs.collect();
     // Linked with the C library that it finds in its own image.
-    let (suite, dynamic, base) = match recipe.dynamic() {
-        None => (String::new(), String::new(), "scratch".to_owned()),
+    let (suite, dynamic, argument, base) = match recipe.dynamic() {
+        None => (
+            String::new(),
+            String::new(),
+            String::new(),
+            "scratch".to_owned(),
+        ),
         Some(_) => (
             format!("-{TRAINER_SUITE}"),
             format!(
                 "\n# Dynamic, because they load libraries.\nRUN cargo build --release --locked --package {}",
                 linked(Linking::Dynamic).join(" --package ")
             ),
+            debian_argument(),
             format!(
-                "debian:{TRAINER_SUITE}-slim\nRUN apt-get update \\\n && apt-get install --yes \
+                "${{DEBIAN}}\nRUN apt-get update \\\n && apt-get install --yes \
                  --no-install-recommends {} \\\n && rm -rf /var/lib/apt/lists",
                 VERBS_PACKAGES.join(" ")
             ),
@@ -97,7 +110,9 @@ fn of_recipe(recipe: &Recipe, rust: &str) -> String {
     format!(
         "{HEADER}
 # From the root of the clone: docker build --file {name}/Containerfile .
-FROM rust:{rust}{suite} AS build
+{BASES}
+ARG RUST=rust:{rust}{suite}{argument}
+FROM ${{RUST}} AS build
 # What rust-toolchain.toml asks for besides, a build does not need.
 ENV RUSTUP_TOOLCHAIN={rust}
 WORKDIR /src
@@ -125,7 +140,9 @@ fn of_trainer(rust: &str) -> String {
         "{HEADER}
 # From the root of the clone: docker build --file python/Containerfile . Any image with PyTorch will
 # do instead of this base: the wheel and the example are all that is ours.
-FROM rust:{rust} AS build
+{BASES}
+ARG RUST=rust:{rust}{argument}
+FROM ${{RUST}} AS build
 ENV RUSTUP_TOOLCHAIN={rust}
 RUN apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv
 RUN python3 -m venv /venv && /venv/bin/pip install \"{MATURIN}\"
@@ -134,7 +151,7 @@ COPY . .
 RUN /venv/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out /wheel \\
  && python3 -m zipfile --extract /wheel/*.whl /site
 
-FROM debian:{TRAINER_SUITE}-slim
+FROM ${{DEBIAN}}
 RUN apt-get update \\
  && apt-get install --yes --no-install-recommends {packages} \\
  && rm -rf {trimmed}
@@ -144,6 +161,7 @@ ENV {environment}
 USER {NOBODY}:{NOBODY}
 ENTRYPOINT [\"/usr/bin/python3\"]
 ",
+        argument = debian_argument(),
         packages = TRAINER_PACKAGES.join(" "),
         trimmed = TRAINER_TRIMMED.join(" \\\n      "),
         environment = TRAINER_ENVIRONMENT.join(" "),
@@ -160,10 +178,30 @@ mod tests {
     }
 
     #[test]
+    fn every_base_can_be_held_by_a_digest() {
+        for (path, text) in all() {
+            let arguments = |line: &str| line.strip_prefix("ARG ").map(str::to_owned);
+            let arguments: Vec<_> = text.lines().filter_map(arguments).collect();
+            for base in text.lines().filter_map(|line| line.strip_prefix("FROM ")) {
+                let argument = base
+                    .strip_prefix("${")
+                    .and_then(|base| base.split_once('}'));
+                let is_given = argument.is_some_and(|(name, _)| {
+                    let default = format!("{name}=");
+                    arguments
+                        .iter()
+                        .any(|argument| argument.starts_with(&default))
+                });
+                assert!(is_given || base == "scratch", "{path}: {base}");
+            }
+        }
+    }
+
+    #[test]
     fn every_program_is_copied_and_who_is_root_says_why() {
         for (path, text) in all() {
             assert!(text.contains("COPY --from=build "), "{path}");
-            assert!(text.contains("\nFROM rust:1."), "{path}");
+            assert!(text.contains("\nARG RUST=rust:1."), "{path}");
             assert_ne!(
                 text.contains("\nUSER 65532:65532\n"),
                 text.contains("\n# Root, because it "),
