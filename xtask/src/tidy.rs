@@ -27,7 +27,7 @@ Usage: cargo xtask tidy
 
 Checks every file that git tracks or would track:
   - a Rust file starts with `//!`; no blanks at line ends, tabs, leftover markers
-  - no paths of one machine, no names of package registries
+  - no paths of one machine, no names of package registries; actions of workflows are named by commit
   - Markdown has one title, its relative links lead somewhere, the changelog parses
   - crates depend only on what ARCHITECTURE.md allows; core/ on little from outside
   - a public type's name stands for one thing: no other crate defines it

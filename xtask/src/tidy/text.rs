@@ -61,6 +61,22 @@ const NARROW: [&str; 7] = [
 /// Written by cargo, go and lawyers.
 const EXEMPT: [&str; 2] = ["Cargo.lock", "LICENSE"];
 
+/// Where actions of others are named.
+const WORKFLOWS: &str = ".github/workflows/";
+
+/// Whether a line of a workflow names an action by anything else than a commit, with the version behind it. A tag can be moved to
+/// other code.
+fn is_action_by_tag(line: &str) -> bool {
+    let Some((_, action)) = line.split_once("uses: ") else {
+        return false;
+    };
+    let is_commit = |name: &str| name.len() == 40 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let named = action
+        .split_once('@')
+        .and_then(|(_, name)| name.split_once(" # v"));
+    !named.is_some_and(|(name, _version)| is_commit(name))
+}
+
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let File { path, text } = file;
     if EXEMPT.contains(&path.as_str()) || path.ends_with("go.sum") || path.ends_with("go.mod") {
@@ -104,6 +120,10 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
         }
         for place in MACHINE_PATHS.iter().filter(|place| line.contains(**place)) {
             error(number, format!("{place} exists on one machine only"));
+        }
+        if path.starts_with(WORKFLOWS) && is_action_by_tag(line) {
+            let what = "an action by its tag: name the tag's commit, and `# vX.Y.Z` behind it";
+            error(number, what.to_owned());
         }
         for host in REGISTRIES.iter().filter(|host| line.contains(**host)) {
             let (folder, pulled) = CHART_REGISTRY;
@@ -186,6 +206,13 @@ mod tests {
                 "{expected}: {errors:?}"
             );
         };
+        let workflow = ".github/workflows/ci.yaml";
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let by_commit = format!("      - uses: actions/checkout@{commit} # v4.4.0\n");
+        assert!(errors(workflow, &by_commit).is_empty());
+        for action in ["actions/checkout@v4", &format!("actions/checkout@{commit}")] {
+            found(workflow, &format!("      - uses: {action}\n"), "by its tag");
+        }
         found("a.rs", "fn main() {}\n", "start with `//!`");
         let wide = format!("//! {}\n", "x".repeat(COMMENT_WIDTH));
         found("operator/src/a.rs", &wide, "wrap it");
