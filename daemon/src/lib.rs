@@ -16,6 +16,7 @@ pub mod watchdog;
 
 pub use args::{Args, LogFormat};
 pub use errors::chain;
+pub use link::panics;
 pub use metrics::Registry;
 pub use ready::{Gate, Readiness};
 pub use tokio_util::sync::CancellationToken;

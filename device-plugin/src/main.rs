@@ -4,5 +4,6 @@ use clap::Parser;
 use device_plugin::args::Args;
 
 fn main() -> anyhow::Result<()> {
+    daemon::panics::end_process();
     device_plugin::run::run(Args::parse())
 }

@@ -8,4 +8,6 @@ pub mod entry;
 pub mod host_memory;
 pub mod parts;
 
+pub use link::panics;
+
 pub use collective::{Call, DType, Factor, Numerics, OpKind, ReduceOp};

@@ -9,6 +9,7 @@ use hfreduce_sidecar::args::{Cli, Command};
 use hfreduce_sidecar::{bench, node, private, serve};
 
 fn main() -> anyhow::Result<ExitCode> {
+    daemon::panics::end_process();
     // Before it knows anything, and again in whatever it executes of its own.
     private::close().context("failed to keep the process from others of its user")?;
     let cli = Cli::parse();

@@ -15,6 +15,7 @@ pub mod header;
 mod key;
 pub mod loaded;
 pub mod memory_policy;
+pub mod panics;
 pub mod pending;
 pub mod ring;
 pub mod segment;

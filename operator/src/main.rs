@@ -4,5 +4,6 @@ use clap::Parser;
 use operator::args::Cli;
 
 fn main() -> anyhow::Result<()> {
+    daemon::panics::end_process();
     operator::run::run(Cli::parse())
 }

@@ -22,6 +22,13 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 /// `fireflyer._native`.
 #[pyo3::pymodule]
 mod _native {
+    /// A thread of ours that panics ends the rank: others would wait for what it does.
+    #[pymodule_init]
+    fn init(_: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        hfreduce_client::panics::end_process();
+        Ok(())
+    }
+
     #[pymodule_export]
     use crate::client::{Client, Group, Ticket};
     #[pymodule_export]

@@ -6,6 +6,7 @@ use clap::Parser;
 use validator::args::{Args, Command};
 
 fn main() -> ExitCode {
+    link::panics::end_process();
     let args = Args::parse();
     match &args.command {
         None => validator::run::run(&args),

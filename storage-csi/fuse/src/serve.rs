@@ -1,9 +1,12 @@
 //! Threads that read requests and hand them to a file system, and the promise that each gets an
 //! answer. What the answer is belongs to the handler.
 
+use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread;
 
 use rustix::io::Errno;
@@ -11,6 +14,45 @@ use rustix::io::Errno;
 use crate::answer::Answer;
 use crate::connection::{Error, FuseConnection};
 use crate::request::{Request, Unique};
+
+#[cfg(panic = "abort")]
+compile_error!(
+    "a request whose handler panics is answered with EIO, which needs unwinding: remove `panic = \"abort\"` from the profile"
+);
+
+thread_local! {
+    static ANSWERING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true while this thread answers a request. A panic then costs that answer: the program gets `EIO`, and the mounts
+/// of the process go on. A hook that ends the process on a panic asks this first.
+pub fn is_answering() -> bool {
+    ANSWERING.get()
+}
+
+fn answering<T>(run: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ANSWERING.set(self.0);
+        }
+    }
+    let _restore = Restore(ANSWERING.replace(true));
+    run()
+}
+
+/// A task that goes on with a request after its handler has returned. Whoever runs it must survive its panic, as tokio does;
+/// then its [`Replier`] is dropped.
+#[derive(Debug)]
+pub struct Answering<F>(pub F);
+
+impl<F: Future + Unpin> Future for Answering<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        answering(|| Pin::new(&mut self.0).poll(context))
+    }
+}
 
 /// The most threads of one connection. A handler that waits for long keeps its [`Replier`] and
 /// returns, so that more than one for each processor brings little.
@@ -55,8 +97,8 @@ impl Drop for Replier {
 }
 
 /// Serves until the mount is gone. All threads read one descriptor: a queue for each would need an
-/// ioctl for which there is no safe call. A handler that panics answers `EIO` and ends no thread;
-/// where a panic ends the process, a successor asks for the request again.
+/// ioctl for which there is no safe call. A handler that panics answers `EIO` and ends no thread,
+/// and [`is_answering`] tells a hook so.
 pub fn serve<H>(
     connection: &Arc<FuseConnection>,
     threads: NonZeroUsize,
@@ -95,9 +137,28 @@ where
         let unique = request.unique;
         // Its state is its own business: what it shares between threads it has to keep whole
         // anyway.
-        if catch_unwind(AssertUnwindSafe(|| handler(request, replier))).is_err() {
+        let handled = AssertUnwindSafe(|| answering(|| handler(request, replier)));
+        if catch_unwind(handled).is_err() {
             tracing::error!(%unique, "the file system panicked");
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn a_request_is_answered_while_its_task_is_polled_and_at_no_other_time() {
+        let mut nobody = Context::from_waker(Waker::noop());
+        let task = pin!(Answering(Box::pin(async { is_answering() })));
+        assert_eq!(task.poll(&mut nobody), Poll::Ready(true));
+        assert!(!is_answering());
+        let panics = catch_unwind(|| answering(|| assert!(!is_answering())));
+        assert!(panics.is_err() && !is_answering());
+    }
 }

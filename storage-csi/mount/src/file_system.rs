@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuse::Errno;
 use fuse::answer::{Answer, FileSystemStatus};
 use fuse::request::{FileOperation, Inode, Request};
-use fuse::serve::Replier;
+use fuse::serve::{Answering, Replier};
 use metadata::{Errno as Refusal, InodeAttributes, VolumeView};
 use storage_rpc::{MetaClient, MetaError};
 use tokio::runtime::Handle;
@@ -267,7 +267,7 @@ impl FileSystem {
         let _runtime = self.runtime.enter();
         let mut nobody = Context::from_waker(Waker::noop());
         if task.as_mut().poll(&mut nobody).is_pending() {
-            self.runtime.spawn(task);
+            self.runtime.spawn(Answering(task));
         }
     }
 

@@ -256,6 +256,22 @@ mod tests {
     use super::IMAGES;
     use crate::r#gen::root;
 
+    /// Panics unwind, so that a thread's would go unnoticed.
+    #[test]
+    fn every_program_ends_with_the_first_panic_of_a_thread() {
+        let programs = IMAGES.iter().flat_map(|recipe| recipe.binaries);
+        for program in programs.map(|binary| binary.package) {
+            let main = fs::read_to_string(root().join(program).join("src/main.rs")).unwrap();
+            let (_, body) = main.split_once("fn main()").unwrap();
+            let mut lines = body.lines().skip(1).map(str::trim);
+            let first = lines.find(|line| !line.starts_with("//"));
+            assert!(
+                first.is_some_and(|line| line.contains("end_process")),
+                "{program}"
+            );
+        }
+    }
+
     #[test]
     fn every_image_of_ours_reaches_the_nodes_of_a_cluster() {
         let readme = fs::read_to_string(root().join("README.md")).unwrap();

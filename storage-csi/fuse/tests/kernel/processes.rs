@@ -18,7 +18,7 @@ use fuse::init::Negotiated;
 use fuse::mount::{MountState, Unmount, state, unmount};
 use fuse::notification::Notification;
 use fuse::request::{FileOperation, Request, Unique};
-use fuse::serve::{Replier, serve};
+use fuse::serve::{Replier, is_answering, serve};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::memory::Memory;
@@ -114,6 +114,11 @@ impl Drop for Server {
 }
 
 pub(crate) fn a_panic_or_a_dropped_request_is_eio_and_the_mount_goes_on() {
+    // Programs end with a panic, unless its thread says that it costs an answer and no more.
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    std::panic::set_hook(Box::new(|_| {
+        ENDED.fetch_or(!is_answering(), Ordering::Relaxed);
+    }));
     let mounted = Mounted::with(Duration::ZERO, |memory, request, replier| {
         if looks_up(&request, b"panic") {
             panic!("as a test wants it");
@@ -130,6 +135,8 @@ pub(crate) fn a_panic_or_a_dropped_request_is_eio_and_the_mount_goes_on() {
             assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
         }
     }
+    drop(std::panic::take_hook());
+    assert!(!ENDED.load(Ordering::Relaxed));
     fs::write(mounted.path("file"), b"goes on").unwrap();
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"goes on");
 }
