@@ -1,14 +1,19 @@
-//! Files that are read at a start and messages that are read after an end, valid or damaged in a few places: nothing
-//! panics, and what is accepted means what it says. `cargo xtask fuzz documents --minutes M` goes on for longer.
+//! Files that are read at a start, messages that are read after an end, and what trainers leave in the run directory, valid or
+//! damaged in a few places: nothing panics, and what is accepted means what it says. `cargo xtask fuzz documents --minutes M`
+//! and `files` go on for longer.
 
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 use std::io::Write as _;
+use std::path::Path;
 
-use contract::CheckpointRef;
 use contract::assignment::Assignment;
+use contract::run_dir::{
+    self, ACK, CAUSE, PROGRESS, PROGRESS_LIMIT_BYTES, ROSTER, Roster, StatedCause,
+};
 use contract::termination::{RunOutcome, TerminationMessage};
 use contract::validation::ValidationTask;
+use contract::{CheckpointRef, Progress};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sim::{Rng, damage, explore};
@@ -62,7 +67,15 @@ fn documents() {
         if rng.chance(1, 4) {
             damage::anyhow(rng, &mut file, &other);
         }
+        let outline = Assignment::outline(&file, LIMIT);
         if let Ok(read) = Assignment::from_gz(&file, LIMIT) {
+            let nodes = outline.unwrap().nodes;
+            assert!(
+                nodes
+                    .iter()
+                    .map(|node| &node.name)
+                    .eq(read.nodes.iter().map(|node| &node.name))
+            );
             // What was accepted can be written and is the same then.
             let again = read.to_gz().unwrap();
             assert_eq!(Assignment::from_gz(&again, LIMIT).unwrap(), read);
@@ -97,4 +110,79 @@ fn documents() {
             );
         }
     });
+}
+
+/// A file of the run directory, as its writer puts it there.
+fn left(rng: &mut Rng, name: &str) -> Vec<u8> {
+    let digest = "ab".repeat(32);
+    let (step, attempt) = (damage::number(rng), 1 + rng.below(9));
+    let checkpoint = serde_json::json!({"attempt": attempt, "step": step, "digest": digest});
+    let text = match name {
+        ACK => checkpoint,
+        CAUSE => {
+            serde_json::json!({"kind": "NoUsableCheckpoint", "message": "é".repeat(rng.below(300))})
+        }
+        PROGRESS => serde_json::json!({
+            "step": step, "loss": 0.25, "checkpoint": checkpoint, "passedOver": "from attempt-1/step-80",
+        }),
+        _ => serde_json::json!({
+            "attempt": attempt, "procsPerNode": 8, "masterPort": 29500, "onPeerLoss": "Shrink",
+            "nodes": [{"rank": 0, "name": "node-0", "zone": "a", "address": "10.0.0.1", "port": 9404}],
+        }),
+    };
+    serde_json::to_vec(&text).unwrap()
+}
+
+#[test]
+fn files() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    explore(1_000, &[], |rng| {
+        for name in [ACK, CAUSE, PROGRESS, ROSTER] {
+            let (mut bytes, other) = (left(rng, name), left(rng, name));
+            if rng.chance(3, 4) {
+                damage::anyhow(rng, &mut bytes, &other);
+            }
+            let is_long = bytes.len() as u64 > PROGRESS_LIMIT_BYTES;
+            std::fs::write(dir.join(name), &bytes).unwrap();
+            match name {
+                ACK => {
+                    let read = run_dir::read_ack(dir);
+                    assert!(!is_long || read.is_err());
+                    same(dir, name, read, run_dir::read_ack);
+                }
+                CAUSE => {
+                    let read = StatedCause::read(dir);
+                    assert!(!is_long || read.is_err());
+                }
+                PROGRESS => {
+                    let read = || run_dir::read_progress(dir);
+                    assert!(!is_long || read().is_err());
+                    // The last digit of a loss may differ.
+                    let all_but_loss = |_: &Path| {
+                        let known = read()?;
+                        Ok(known.map(|known| Progress {
+                            loss: None,
+                            ..known
+                        }))
+                    };
+                    same(dir, name, all_but_loss(dir), all_but_loss);
+                }
+                _ => same(dir, name, Roster::read(dir), Roster::read),
+            }
+        }
+    });
+}
+
+/// What was accepted can be written and is the same then.
+fn same<T: serde::Serialize + PartialEq + std::fmt::Debug>(
+    dir: &Path,
+    name: &str,
+    read: Result<Option<T>, run_dir::Error>,
+    again: impl Fn(&Path) -> Result<Option<T>, run_dir::Error>,
+) {
+    if let Ok(Some(read)) = read {
+        run_dir::write(&dir.join(name), &read).unwrap();
+        assert_eq!(again(dir).unwrap(), Some(read));
+    }
 }

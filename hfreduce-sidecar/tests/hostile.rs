@@ -15,7 +15,7 @@ use std::time::Duration;
 use collective::membership::Break;
 use contract::identity::{Identity, JobId, Party};
 use gang::descriptors::allow_descriptors;
-use gang::processes::{Sidecars, loopback};
+use gang::processes::{Sidecars, get, loopback};
 use gang::restarted::Restarted;
 use gang::{Gang, PATIENCE, f32s, failure, run, sum, wait_until, wait_until_some};
 use hfreduce_client::Call;
@@ -23,7 +23,7 @@ use hfreduce_client::attach::{AttachChannel, ClientMessage, RestoredGroup, Sidec
 use hfreduce_client::client::Client;
 use hfreduce_client::entry::{FailureKind, SegmentRange, Submission};
 use link::connect::{Credentials, initiate};
-use link::handshake::Key;
+use link::handshake::{HELLO_BYTES, Key};
 use link::ring::{SUBMISSION_WORDS, WaitOn, WakeFor};
 use link::segment::{Segment, Writers};
 use link::wake_fd::WakeFd;
@@ -50,6 +50,29 @@ fn strangers_on_the_sockets_change_nothing() {
         rustix::net::send(&socket, &[0x80; 1000], rustix::net::SendFlags::NOSIGNAL).unwrap();
     }
     gang.each(|client| run(&client, sum(10), &f32s(&[1.0; 10])).map(drop).unwrap());
+}
+
+#[test]
+fn wrong_handshakes_at_the_data_port_are_counted_and_fill_no_log() {
+    const STRANGERS: u64 = 50;
+    let sidecars = Sidecars::start(loopback(2), 1);
+    let mut data_port = sidecars.metrics_address(1);
+    data_port.set_port(9404);
+    for _ in 0..STRANGERS {
+        let mut stream = TcpStream::connect(data_port).unwrap();
+        stream.write_all(&[0xff; HELLO_BYTES]).unwrap();
+        assert!(!matches!(stream.read(&mut [0]), Ok(1..)));
+    }
+    let counted = || {
+        let metrics = get(sidecars.metrics_address(1), "/metrics");
+        let mut lines = metrics.lines();
+        let count = lines
+            .find_map(|line| line.strip_prefix("fireflyer_hfreduce_refused_connections_total "));
+        count.unwrap().parse::<u64>().unwrap()
+    };
+    wait_until(|| counted() >= STRANGERS);
+    let log = sidecars.log(1);
+    assert!(!log.is_empty() && !log.contains("refused"), "{log}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ Targets:
   rendezvous  the stream between sidecar and operator, both ways
   rings       the rings between a process and its sidecar
   documents   assignments, termination messages and tasks of validations
+  files       what a trainer leaves in the run directory for its sidecar and launcher
+  objects     pods, nodes, claims, ConfigMaps, jobs, validations and the Fabric, as the API server has them
   reports     what a validator found on a node
   requests    what the kernel asks a file system
   sockets     real sidecars with unknown programs at their sockets; the gang computes on
@@ -33,7 +35,7 @@ Targets:
 };
 
 /// Each target's package, by its folder. The target is a test of that name in its program `fuzz`.
-const TARGETS: [(&str, &str); 11] = [
+const TARGETS: [(&str, &str); 13] = [
     ("frames", "core/collective"),
     ("chains", "core/craq"),
     ("handshakes", "link"),
@@ -41,6 +43,8 @@ const TARGETS: [(&str, &str); 11] = [
     ("rendezvous", "core/collective"),
     ("rings", "hfreduce-client"),
     ("documents", "contract"),
+    ("files", "contract"),
+    ("objects", "operator"),
     ("reports", "core/health"),
     ("requests", "storage-csi/fuse"),
     ("sockets", "hfreduce-sidecar"),

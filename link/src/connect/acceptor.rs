@@ -254,11 +254,12 @@ impl<I: PeerIdentity, H: Header> Port<I, H> {
             Err(Error::Exchange(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 debug!(%error, "a connection that said nothing");
             }
-            // Whoever can reach the port makes as many of these as it likes.
-            Err(Error::Exchange(error)) => {
+            // Whoever can reach the port makes as many of these as it likes: they are counted, and fill no log.
+            Err(error @ (Error::Exchange(_) | Error::Handshake(_))) => {
                 (self.refused)();
-                debug!(%error, "a connection that did not say in time who it is");
+                debug!(%error, "a connection that did not prove who it is");
             }
+            // It has the key.
             Err(error) => {
                 (self.refused)();
                 let from = from.map_or_else(|_| "?".to_owned(), |a| a.to_string());

@@ -42,6 +42,10 @@ const WRITE: Duration = Duration::from_secs(10);
 const OUTBOX: usize = 16;
 /// Several heartbeats; part of every session's memory.
 const READ_BYTES: usize = 2 * 1024;
+/// Lines of the log about what one connection says: so many at once, and one more in each period.
+/// Whoever has the gang's key may say the same thousands of times a second.
+const LINES: u32 = 32;
+const LINE_PERIOD: Duration = Duration::from_secs(60);
 /// Nodes that one line of the log names: a node asks some thirty whether they reach it.
 const NAMED: usize = 64;
 
@@ -78,6 +82,7 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
         service,
         share: None,
         large: None,
+        lines: LineBudget::new(Instant::now()),
     };
     let proved = tokio::select! {
         () = slot.evicted() => {
@@ -91,8 +96,9 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
     let identity = match proved {
         Ok(Ok(identity)) => identity,
         Ok(Err(error)) => {
+            // Whoever reaches the port makes as many of these as it likes: they fill no log.
             session.service.metrics.refused.inc();
-            info!(%peer, %error, "refused a connection");
+            debug!(%peer, %error, "refused a connection");
             return;
         }
         Err(_elapsed) => {
@@ -117,6 +123,38 @@ struct Session {
     share: Option<Share>,
     /// What the large frame under way takes, and when that has to be there.
     large: Option<(LargeFramePermit, Instant)>,
+    lines: LineBudget,
+}
+
+/// How many more lines of the log a connection may cause.
+#[derive(Debug)]
+struct LineBudget {
+    left: u32,
+    /// Up to when it has been refilled.
+    refilled: Instant,
+}
+
+impl LineBudget {
+    fn new(now: Instant) -> Self {
+        Self {
+            left: LINES,
+            refilled: now,
+        }
+    }
+
+    /// Takes a line, if one is left.
+    fn take(&mut self, now: Instant) -> bool {
+        while self.left < LINES && now.duration_since(self.refilled) >= LINE_PERIOD {
+            self.left += 1;
+            self.refilled += LINE_PERIOD;
+        }
+        if self.left == LINES {
+            self.refilled = now;
+        }
+        let is_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_left
+    }
 }
 
 impl Session {
@@ -250,7 +288,14 @@ impl Session {
                 }
             };
             let large = self.large.take().map(|(part, _)| part);
-            for input in inputs(gang, connection, rank, (message, large)) {
+            if is_notable(&message) {
+                if self.lines.take(Instant::now()) {
+                    log(gang, &message);
+                } else {
+                    debug!(job = %gang.job, attempt = gang.attempt, rank, "says more than is logged");
+                }
+            }
+            for input in inputs(connection, rank, (message, large)) {
                 gangs.send(input).await;
             }
         }
@@ -319,7 +364,6 @@ impl Session {
 
 /// What a message means to its gang. A second hello on one connection says nothing new.
 fn inputs(
-    gang: &Gang,
     connection: Connection,
     rank: u32,
     (message, large): (ToOperator, Option<LargeFramePermit>),
@@ -334,7 +378,6 @@ fn inputs(
         | ToOperator::RankLost
         | ToOperator::Leaving => None,
     };
-    log(gang, &message);
     let event = collective::membership::encoding::event(connection, rank, message);
     let shown = shown.map(|progress| Input::Progress {
         connection,
@@ -348,7 +391,21 @@ fn inputs(
     shown.into_iter().chain([event]).collect()
 }
 
-/// For people: what is out of the ordinary.
+/// Whether people want to know of it: it is out of the ordinary.
+fn is_notable(message: &ToOperator) -> bool {
+    match message {
+        ToOperator::Suspect { .. }
+        | ToOperator::Recovered { .. }
+        | ToOperator::Stopped { .. }
+        | ToOperator::RankLost => true,
+        ToOperator::Hello { .. }
+        | ToOperator::Joined { .. }
+        | ToOperator::Heartbeat { .. }
+        | ToOperator::Leaving => false,
+    }
+}
+
+/// For people.
 fn log(gang: &Gang, message: &ToOperator) {
     let Gang { job, attempt, .. } = gang;
     match message {

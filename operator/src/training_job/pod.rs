@@ -72,7 +72,10 @@ pub struct Rank<'a> {
 /// How long a pod may take to save and leave.
 pub fn grace_seconds(job: &TrainingJob) -> u32 {
     let interruption = job.spec.interruption;
-    interruption.ack_seconds + interruption.save_seconds + GRACE_MARGIN_SECONDS
+    let saves = interruption
+        .ack_seconds
+        .saturating_add(interruption.save_seconds);
+    saves.saturating_add(GRACE_MARGIN_SECONDS)
 }
 
 /// Processes of each node: what the job asks for, else what its class gave when the job was first

@@ -165,6 +165,76 @@ async fn before_its_hello_a_rank_sends_no_long_report() {
     assert!(began.elapsed() < Duration::from_secs(3));
 }
 
+/// What the operator's log would have: level `info` and above, of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let to = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::INFO)
+            .with_writer(move || to.clone());
+        (log, tracing::subscriber::set_default(subscriber.finish()))
+    }
+
+    fn lines_with(&self, words: &str) -> usize {
+        let log = self.0.lock().unwrap();
+        let text = String::from_utf8_lossy(&log);
+        text.lines().filter(|line| line.contains(words)).count()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn who_is_refused_is_counted_and_fills_no_log() {
+    const EACH: u64 = 20;
+    let (log, _guard) = Log::begin();
+    let running = start(Role::Leading, None).await;
+    for _ in 0..EACH {
+        let mut stranger = TcpStream::connect(running.address).await.unwrap();
+        stranger
+            .write_all(&[0xff; link::handshake::HELLO_BYTES])
+            .await
+            .unwrap();
+        assert!(is_closed(&mut stranger).await);
+        let with_another_key = Sidecar::dial(running.address, 0, 1, [8; KEY_BYTES]).await;
+        assert!(with_another_key.is_none());
+    }
+    while running.metrics.refused.get() < 2 * EACH {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(log.lines_with("serving the rendezvous"), 1);
+    assert_eq!(log.lines_with("refused"), 0);
+}
+
+#[tokio::test]
+async fn a_member_that_says_the_same_without_end_fills_no_log() {
+    let (log, _guard) = Log::begin();
+    let running = start(Role::Leading, None).await;
+    let [mut first, _second] = going(running.address).await;
+    let again = encode(&ToOperator::RankLost).unwrap();
+    first.stream.write_all(&again.repeat(1_000)).await.unwrap();
+    drop(first);
+    // All were read before the end.
+    while running.metrics.connections.get() > 1 {
+        tokio::task::yield_now().await;
+    }
+    let lines = log.lines_with("a process of the trainer is gone");
+    assert!((1..100).contains(&lines), "{lines}");
+}
+
 /// A store that answers on demand.
 struct Late {
     answers: tokio::sync::Semaphore,
