@@ -24,7 +24,8 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 mod _native {
     /// A thread of ours that panics ends the rank: others would wait for what it does.
     #[pymodule_init]
-    fn init(_: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+    #[expect(clippy::unnecessary_wraps, reason = "PyO3 asks for it")]
+    fn init() -> pyo3::PyResult<()> {
         hfreduce_client::panics::end_process();
         Ok(())
     }
