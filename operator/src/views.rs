@@ -124,12 +124,30 @@ pub struct PodStatusView {
     /// Its address in the network of pods.
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
+    /// Its conditions.
+    #[serde(default)]
+    pub conditions: Vec<PodConditionView>,
     /// Init containers, native sidecars among them.
     #[serde(default)]
     pub init_container_statuses: Vec<ContainerStatusView>,
     /// Containers.
     #[serde(default)]
     pub container_statuses: Vec<ContainerStatusView>,
+}
+
+/// What is read of a PodCondition.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct PodConditionView {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// True, False or Unknown.
+    #[serde(default)]
+    pub status: String,
+    /// CamelCase word.
+    pub reason: Option<String>,
+    /// One sentence.
+    pub message: Option<String>,
 }
 
 /// What is read of a ContainerStatus.

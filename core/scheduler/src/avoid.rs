@@ -70,12 +70,16 @@ impl EndCause {
     }
 
     /// The cause behind what a kubelet or the API server says of a pod that it ended. Words that a
-    /// user's pod cannot bring about are the node's own.
+    /// user's pod cannot bring about are the node's own: the kubelet's on admission, and those of
+    /// controllers about pods whose Node is gone or does not answer.
     pub(crate) fn of_refusal(why: &str) -> Self {
-        let admission = ["UnexpectedAdmissionError", "OutOf"];
-        match admission.iter().any(|word| why.starts_with(word)) {
-            true => Self::NodeRefused,
-            false => Self::PodEnded,
+        let begins_with = |words: [&str; 2]| words.iter().any(|word| why.starts_with(word));
+        if begins_with(["UnexpectedAdmissionError", "OutOf"]) {
+            Self::NodeRefused
+        } else if begins_with(["DeletionByPodGC", "NodeLost"]) {
+            Self::NodeLost
+        } else {
+            Self::PodEnded
         }
     }
 

@@ -210,6 +210,38 @@ fn what_the_kubelet_refuses_is_no_failure_of_the_program() {
 
 // API-1: a missing image is one state, however often the kubelet tries.
 #[test]
+fn a_pod_that_is_marked_failed_while_its_trainer_ran_says_by_whom_and_why() {
+    // What the garbage collector of pods leaves of a pod whose Node is gone: no kubelet reports.
+    let failed = |conditions: Value, reason: Value| {
+        let mut status = trainer(json!({"running": {"startedAt": "2026-01-02T03:04:05Z"}}));
+        status["phase"] = json!("Failed");
+        status["conditions"] = conditions;
+        status["reason"] = reason;
+        state(status)
+    };
+    let disrupted = json!([
+        {"type": "Ready", "status": "True"},
+        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
+         "message": "PodGC: node no longer exists"},
+    ]);
+    let refused = |why: &str| PodState::Refused(why.to_owned());
+    assert_eq!(
+        failed(disrupted.clone(), Value::Null),
+        refused("DeletionByPodGC: PodGC: node no longer exists")
+    );
+    assert_eq!(failed(disrupted, json!("Evicted")), refused("Evicted"));
+    assert_eq!(
+        failed(json!([]), Value::Null),
+        refused("somebody marked it Failed while its trainer ran, and did not say why")
+    );
+    // How its trainer ended counts more.
+    let mut ended = ended(0, "Completed", r#"{"outcome":"Succeeded"}"#);
+    ended["phase"] = json!("Failed");
+    ended["reason"] = json!("UnexpectedAdmissionError");
+    assert_eq!(state(ended), PodState::Succeeded);
+}
+
+#[test]
 fn an_image_that_cannot_be_had_is_named() {
     let status = json!({"phase": "Pending",
         "initContainerStatuses": [{"name": "hfreduce", "state": {"running": {}}}],

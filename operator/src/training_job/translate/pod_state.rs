@@ -24,6 +24,8 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
 /// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables
 /// for one. The kubelet's own words may change with each try.
 const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
+/// Condition by which the cluster says that it ends a pod, and why.
+const DISRUPTED: &str = "DisruptionTarget";
 /// Reasons by which a kubelet reports that it lost a container over a restart of its node.
 const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
 
@@ -41,10 +43,11 @@ pub(super) fn pod_state(view: &PodView) -> PodState {
     if let Some(ended) = trainer.and_then(|trainer| trainer.state.terminated.as_ref()) {
         return trainer_ended(view, ended);
     }
+    let runs = trainer.is_some_and(|trainer| trainer.state.running.is_some());
     if status.phase == "Failed" {
-        return failed_without_trainer(view);
+        return failed_without_trainer(view, runs);
     }
-    if trainer.is_some_and(|trainer| trainer.state.running.is_some()) {
+    if runs {
         return PodState::Running;
     }
     if view.spec.node_name.is_none() {
@@ -129,29 +132,39 @@ fn without_message(view: &PodView, ended: &TerminatedView) -> PodState {
     })
 }
 
-/// The trainer of a failed pod never ran: either an init container of the user failed, or the
-/// cluster did not want the pod.
-fn failed_without_trainer(view: &PodView) -> PodState {
+/// The trainer of a failed pod has not ended: an init container of the user failed, the cluster did
+/// not want the pod, or somebody marked it Failed although its trainer ran. A controller does that
+/// to pods of a Node that is gone, and says so in a condition.
+fn failed_without_trainer(view: &PodView, ran: bool) -> PodState {
     let status = &view.status;
+    let reason = status.reason.as_deref().filter(|reason| !reason.is_empty());
+    if let Some(reason) = reason {
+        return PodState::Refused(because(reason, status.message.as_deref()));
+    }
+    let mut disrupted = status.conditions.iter();
+    let disrupted = disrupted.find(|one| one.kind == DISRUPTED && one.status == "True");
+    if let Some((condition, reason)) = disrupted.and_then(|one| Some((one, one.reason.as_ref()?))) {
+        return PodState::Refused(because(reason, condition.message.as_deref()));
+    }
     let failed = status.init_container_statuses.iter().find_map(|container| {
         let ended = container.state.terminated.as_ref()?;
         (ended.exit_code != 0 && container.name != names::CONTAINER_HFREDUCE)
             .then_some((container, ended))
     });
-    match (
-        status.reason.as_deref().filter(|reason| !reason.is_empty()),
-        failed,
-    ) {
-        (Some(reason), _) => PodState::Refused(because(reason, status.message.as_deref())),
-        (None, Some((container, ended))) => PodState::Failed(Exit {
+    if let Some((container, ended)) = failed.filter(|_| !ran) {
+        return PodState::Failed(Exit {
             code: Some(ended.exit_code),
             reason: Some(format!("init container {} failed", container.name)),
             log: (!ended.message.is_empty()).then(|| cut(&ended.message)),
             finished: ended.finished_at.as_ref().map(timestamp),
             ..Exit::default()
-        }),
-        (None, None) => PodState::Refused("the pod failed before its trainer started".to_owned()),
+        });
     }
+    let what = match ran {
+        true => "somebody marked it Failed while its trainer ran, and did not say why",
+        false => "the pod failed before its trainer started",
+    };
+    PodState::Refused(what.to_owned())
 }
 
 /// Why a container that waits will not start by itself.
