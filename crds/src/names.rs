@@ -27,6 +27,8 @@ pub const LABEL_JOB_UID: &str = "fireflyer.dev/job-uid";
 pub const LABEL_ATTEMPT: &str = "fireflyer.dev/attempt";
 /// Label on pods: the node rank inside the attempt.
 pub const LABEL_RANK: &str = "fireflyer.dev/rank";
+/// Label of the pods of an attempt whose nodes are in two zones. Its value is `true`.
+pub const LABEL_CROSSING: &str = "fireflyer.dev/crossing";
 /// Label on NodeValidations that a NodeValidationPolicy creates: the policy's name.
 pub const LABEL_VALIDATION_POLICY: &str = "fireflyer.dev/validation-policy";
 /// Label on a Node: its zone (one fat tree).

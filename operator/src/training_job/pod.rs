@@ -65,6 +65,8 @@ pub struct Rank<'a> {
     pub node: &'a str,
     /// Whether it stays until the operator has read its end.
     pub finalizer: bool,
+    /// Whether the attempt crosses zones. The pod says so: it may outlive whatever else does.
+    pub crossing: bool,
     /// The checkpoint to resume from, when that is pinned.
     pub resume: Option<&'a CheckpointRef>,
 }
@@ -112,6 +114,9 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
     metadata["labels"][names::LABEL_JOB_UID] = json!(job.metadata.uid);
     metadata["labels"][names::LABEL_ATTEMPT] = json!(rank.attempt.to_string());
     metadata["labels"][names::LABEL_RANK] = json!(rank.rank.to_string());
+    if rank.crossing {
+        metadata["labels"][names::LABEL_CROSSING] = json!("true");
+    }
     if rank.finalizer {
         metadata["finalizers"] = json!([names::FINALIZER]);
     }

@@ -82,6 +82,7 @@ fn built(job: &TrainingJob, class: &NodeClass) -> Value {
         rank: 0,
         node: "n7",
         finalizer: true,
+        crossing: false,
         resume: Some(&resume),
     };
     build(job, class, &settings(), rank)
@@ -95,6 +96,7 @@ fn rank() -> Rank<'static> {
         rank: 1,
         node: "n8",
         finalizer: false,
+        crossing: false,
         resume: None,
     }
 }
@@ -398,4 +400,14 @@ fn pods_get_our_pull_secrets_beside_those_of_their_template() {
         pod["spec"]["initContainers"][0]["imagePullPolicy"],
         "Always"
     );
+}
+
+#[test]
+fn a_pod_of_a_gang_that_crosses_zones_says_so_and_no_other_does() {
+    let label = |crossing| {
+        let rank = Rank { crossing, ..rank() };
+        let pod = build(&job(JOB), &class(), &settings(), rank);
+        pod["metadata"]["labels"]["fireflyer.dev/crossing"].clone()
+    };
+    assert_eq!((label(true), label(false)), (json!("true"), Value::Null));
 }

@@ -53,6 +53,7 @@ impl Applier {
                     rank: 0,
                     node: SOME_NODE,
                     finalizer: true,
+                    crossing: false,
                     resume: None,
                 };
                 pod::build(job, class, &self.settings, first)

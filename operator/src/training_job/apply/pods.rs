@@ -91,10 +91,11 @@ impl Applier {
                 let class = class_of(job, progress.fabric);
                 let class = class.ok_or_else(|| stale("the node class"))?;
                 let attempt_name = names::attempt_name(&key.name, attempt);
-                let resume = {
+                let (resume, crossing) = {
                     let mirrors = self.cluster.mirrors();
                     let mirrored = mirrors.attempts.get(&key.namespace, &attempt_name);
-                    mirrored.ok_or_else(|| stale("the attempt"))?.resume.clone()
+                    let mirrored = mirrored.ok_or_else(|| stale("the attempt"))?;
+                    (mirrored.resume.clone(), mirrored.attempt.crossing)
                 };
                 let place = Rank {
                     attempt,
@@ -102,6 +103,7 @@ impl Applier {
                     rank,
                     node,
                     finalizer,
+                    crossing,
                     resume: resume.as_ref(),
                 };
                 pod::build(job, class, &self.settings, place)
