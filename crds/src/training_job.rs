@@ -395,6 +395,10 @@ pub struct TrainingJobStatus {
     /// The members of an attempt that goes on without lost nodes (`onPeerLoss: Shrink`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<MembershipStatus>,
+    /// Ranks of the current attempt that ended well while others go on. They count as ended well
+    /// also when their pods are collected or deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed_ranks: Option<CompletedRanksStatus>,
     /// ConfigMap that lists the current attempt's nodes in rank order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assignment: Option<String>,
@@ -518,6 +522,18 @@ pub struct MembershipStatus {
     /// SHA-256 of its text. The operator writes it before this status refers to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
+}
+
+/// Node ranks that ended well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CompletedRanksStatus {
+    /// The attempt.
+    pub attempt: u32,
+    /// Their node ranks in ascending order, separated by commas. Three or more consecutive ranks
+    /// are the first and the last with a dash between: `1,3-5,7`.
+    #[schemars(length(max = 16384))]
+    pub ranks: String,
 }
 
 /// Consecutive node ranks.

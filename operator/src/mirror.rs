@@ -4,7 +4,7 @@
 //!
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,12 @@ use tokio::sync::watch;
 const UNCONFIRMED: Duration = Duration::from_secs(30);
 /// Objects that are asked for at once.
 const ASKED: usize = 64;
+/// How long something is remembered after its object is gone: longer than another replica takes to
+/// lead, and to write it down.
+const REMEMBERED: Duration = Duration::from_secs(300);
+/// Objects that are remembered at once, the newest: the pods of two of the largest gangs, some
+/// 3 MB.
+const MOST_REMEMBERED: usize = 8192;
 
 /// Namespace (empty for cluster-wide kinds) and name.
 pub type ObjectKey = (String, String);
@@ -46,6 +52,11 @@ pub trait Mirrored: PartialEq {
     fn rests_with(&self) -> Option<ObjectKey> {
         None
     }
+
+    /// Whether it is remembered for a while after the object is gone.
+    fn is_remembered(&self) -> bool {
+        false
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +86,8 @@ pub struct Mirror<T> {
     by_job: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// What nobody has confirmed yet.
     unconfirmed: BTreeSet<ObjectKey>,
+    /// What is gone or rewritten and remembered, and since when, the oldest first.
+    departed: VecDeque<(Instant, T)>,
     /// The highest version that the watch has delivered.
     position: u64,
     listing: Option<Listing<T>>,
@@ -91,6 +104,7 @@ impl<T> Default for Mirror<T> {
             resting: BTreeMap::new(),
             by_job: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
+            departed: VecDeque::new(),
             position: 0,
             listing: None,
             listed: None,
@@ -168,7 +182,7 @@ impl<T: Mirrored> Mirror<T> {
         self.position = self.position.max(version);
         match value {
             Some(value) => self.set(key, version, value, None),
-            None => self.take(&key).is_some(),
+            None => self.lose(&key),
         }
     }
 
@@ -177,7 +191,7 @@ impl<T: Mirrored> Mirror<T> {
         self.position = self.position.max(version);
         // A new object of the same name may have been created by us already.
         match self.entry(key) {
-            Some(entry) if entry.version <= version => self.take(key).is_some(),
+            Some(entry) if entry.version <= version => self.lose(key),
             Some(_) | None => false,
         }
     }
@@ -227,8 +241,14 @@ impl<T: Mirrored> Mirror<T> {
             };
             if newer {
                 listed.insert(key, entry);
-            } else if let Some(known) = listed.get(&key) {
+                continue;
+            }
+            let known = listed.get(&key);
+            if let Some(known) = known {
                 self.position = self.position.max(known.version);
+            }
+            if known.is_none_or(|known| !known.value.is_remembered()) {
+                self.remember(entry.value, now);
             }
         }
         self.by_job.clear();
@@ -269,8 +289,14 @@ impl<T: Mirrored> Mirror<T> {
 
     /// We found that an object does not exist.
     pub fn missing(&mut self, namespace: &str, name: &str) -> bool {
-        self.take(&(namespace.to_owned(), name.to_owned()))
-            .is_some()
+        self.lose(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// What is gone or rewritten and still remembered, and since when.
+    pub fn departed(&self, now: Instant) -> impl Iterator<Item = (Instant, &T)> {
+        let lately = move |at: Instant| now.saturating_duration_since(at) < REMEMBERED;
+        let departed = self.departed.iter().map(|(at, value)| (*at, value));
+        departed.filter(move |(at, _)| lately(*at))
     }
 
     /// What we created and the watch has not delivered for too long: it is to be asked for. It
@@ -295,6 +321,30 @@ impl<T: Mirrored> Mirror<T> {
 
     fn entry(&self, key: &ObjectKey) -> Option<&Entry<T>> {
         self.awake.get(key).or_else(|| self.resting.get(key))
+    }
+
+    /// An object is gone. True when that is news.
+    fn lose(&mut self, key: &ObjectKey) -> bool {
+        let lost = self.take(key);
+        let is_news = lost.is_some();
+        if let Some(entry) = lost {
+            self.remember(entry.value, Instant::now());
+        }
+        is_news
+    }
+
+    fn remember(&mut self, value: T, now: Instant) {
+        let over = |at: &Instant| now.saturating_duration_since(*at) >= REMEMBERED;
+        while self.departed.front().is_some_and(|(at, _)| over(at)) {
+            self.departed.pop_front();
+        }
+        if !value.is_remembered() {
+            return;
+        }
+        if self.departed.len() == MOST_REMEMBERED {
+            self.departed.pop_front();
+        }
+        self.departed.push_back((now, value));
     }
 
     fn take(&mut self, key: &ObjectKey) -> Option<Entry<T>> {
@@ -343,10 +393,14 @@ impl<T: Mirrored> Mirror<T> {
         value.sighted(old.map(|entry| &entry.value), Instant::now());
         let old = self.take(&key);
         let news = old.as_ref().is_none_or(|old| old.value != value);
-        let unconfirmed = match old {
+        let unconfirmed = match &old {
             Some(old) => old.unconfirmed.and(unconfirmed),
             None => unconfirmed,
         };
+        // What somebody has rewritten is gone as well.
+        if let Some(old) = old.filter(|_| !value.is_remembered()) {
+            self.remember(old.value, Instant::now());
+        }
         let entry = Entry {
             value,
             version,
@@ -444,6 +498,62 @@ mod tests {
             (Some(7), Some(8))
         );
         assert!(mirror.missing("team", "quiet"));
+    }
+
+    /// True for what is remembered.
+    impl Mirrored for bool {
+        fn is_remembered(&self) -> bool {
+            *self
+        }
+    }
+
+    #[test]
+    fn what_is_worth_it_is_remembered_for_five_minutes_however_it_goes() {
+        type Way = fn(&mut Mirror<bool>);
+        let ways: [Way; 5] = [
+            |mirror| {
+                mirror.deleted(&key("a"), 9);
+            },
+            |mirror| {
+                mirror.applied(key("a"), 9, None);
+            },
+            |mirror| {
+                mirror.missing("team", "a");
+            },
+            |mirror| {
+                mirror.applied(key("a"), 9, Some(false));
+            },
+            |mirror| {
+                mirror.listing(1, Instant::now());
+                mirror.listing_done();
+            },
+        ];
+        for way in ways {
+            for worth in [true, false] {
+                let mut mirror = Mirror::default();
+                mirror.listing(0, Instant::now());
+                mirror.listed(key("a"), 5, worth);
+                mirror.listing_done();
+                let now = Instant::now();
+                assert_eq!(mirror.departed(now).count(), 0);
+                way(&mut mirror);
+                assert_eq!(mirror.departed(now).count(), usize::from(worth));
+                let later = Instant::now() + REMEMBERED;
+                assert_eq!(mirror.departed(later).count(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_than_so_much_is_remembered() {
+        let mut mirror: Mirror<bool> = Mirror::default();
+        for number in 0..=MOST_REMEMBERED {
+            let key = key(&number.to_string());
+            mirror.applied(key.clone(), 1, Some(true));
+            mirror.deleted(&key, 2);
+        }
+        let now = Instant::now();
+        assert_eq!(mirror.departed(now).count(), MOST_REMEMBERED);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn of_job(key: &JobKey, view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> 
         attempt,
         rank,
     };
-    let missing = |rank: &u32| !view.pods.contains_key(&(attempt, *rank));
+    let missing = |rank: &u32| view.is_missing(attempt, *rank);
     if phase == JobPhase::Interrupting {
         let speaks =
             |rank: &u32| job.may_acknowledge(*rank) && !view.is_lost_member(attempt, *rank);
@@ -91,7 +91,7 @@ impl JobView<'_> {
         let attempt = job.status.attempt;
         (0..job.nodes).any(|rank| {
             let speaks = job.may_acknowledge(rank) && !self.is_lost_member(attempt, rank);
-            speaks && !self.pods.contains_key(&(attempt, rank)) && {
+            speaks && self.is_missing(attempt, rank) && {
                 let job = job.key.clone();
                 !ledger.is_absent(&Absent::Pod { job, attempt, rank })
             }

@@ -117,6 +117,8 @@ struct Facts<'a> {
     occupied: BTreeSet<&'a NodeName>,
     /// The attempts that hold nodes.
     held: BTreeMap<&'a JobKey, &'a Attempt>,
+    /// Pods that ended well and are gone.
+    departed: BTreeSet<(&'a JobKey, u32, u32)>,
     /// Attempts whose ConfigMap does not say by itself who gets a pod.
     doubtful: BTreeSet<(&'a JobKey, u32)>,
     /// Jobs whose last plan is still being written.
@@ -194,6 +196,11 @@ impl<'a> Facts<'a> {
             .collect();
         let mut world = Self {
             under_way: snapshot.under_way.iter().map(|plan| &plan.job).collect(),
+            departed: snapshot
+                .departed
+                .iter()
+                .map(|gone| (&gone.job, gone.attempt, gone.rank))
+                .collect(),
             doubtful,
             policy,
             now,
@@ -213,19 +220,22 @@ impl<'a> Facts<'a> {
     }
 
     /// Whoever has lost its nodes, in one zone and another, crosses until its trainers have
-    /// stopped.
+    /// stopped: as its pods say, or the ConfigMap of their attempt, or the job's status.
     fn read_leavers(&mut self, snapshot: &'a Snapshot) {
         let attempts = snapshot.attempts.iter().filter(|one| one.crossing);
-        for attempt in attempts.filter(|one| !self.doubtful.contains(&(&one.job, one.number))) {
-            let pods = self.pods.get(&attempt.job).into_iter().flatten();
-            let mut gang = pods.filter(|pod| pod.attempt == attempt.number);
-            let patience = self.policy.leave_patience;
-            let trains = gang.any(|pod| {
-                let overdue = pod.delete_by.is_some_and(|end| end + patience <= self.now);
-                !pod.has_ended() && !overdue && !self.states.is_lost(&pod.node)
-            });
-            if trains {
-                self.crossing.insert(&attempt.job);
+        let mut crossing: BTreeSet<(&JobKey, u32)> = attempts
+            .map(|one| (&one.job, one.number))
+            .filter(|one| !self.doubtful.contains(one))
+            .collect();
+        let jobs = snapshot.jobs.iter();
+        let jobs = jobs.filter(|job| job.status.zones.len() > 1);
+        crossing.extend(jobs.map(|job| (&job.key, job.status.attempt)));
+        let patience = self.policy.leave_patience;
+        for pod in &snapshot.pods {
+            let overdue = pod.delete_by.is_some_and(|end| end + patience <= self.now);
+            let trains = !pod.has_ended() && !overdue && !self.states.is_lost(&pod.node);
+            if trains && (pod.crossing || crossing.contains(&(&pod.job, pod.attempt))) {
+                self.crossing.insert(&pod.job);
             }
         }
     }

@@ -44,8 +44,9 @@ pub(crate) fn judge<'a>(
     ledger: &Ledger<'a>,
     wake: &mut Wake,
 ) -> GangState<'a> {
-    let pods: Vec<&'a Pod> = view.members(attempt.number).collect();
-    let whole = pods.len() == view.places(attempt).count();
+    let pods: Vec<&'a Pod> = view.unfinished(attempt.number).collect();
+    let mut places = view.places(attempt);
+    let whole = !places.any(|(rank, _)| view.is_missing(attempt.number, rank));
     if view.has_ended_well(attempt.number) {
         return GangState::Done;
     }
@@ -60,7 +61,7 @@ pub(crate) fn judge<'a>(
                 attempt: number,
                 rank,
             };
-            !view.pods.contains_key(&(number, rank)) && !ledger.is_absent(&absent)
+            view.is_missing(number, rank) && !ledger.is_absent(&absent)
         };
         if ledger.is_starting() || view.places(attempt).next().is_some_and(unseen) {
             return GangState::Joining;
@@ -75,7 +76,7 @@ pub(crate) fn judge<'a>(
     if goes_on(view, attempt, &pods, ledger) {
         return outlook(view, &pods, whole, attempt, ledger, wake);
     }
-    lost(view, attempt, &pods, ledger)
+    lost(view, attempt, &pods, ledger, wake)
         .or_else(|| failed(&pods, attempt, view, ledger, wake))
         .or_else(|| leaving(&pods))
         .or_else(|| missing(view, attempt, phase, whole, ledger))
@@ -97,16 +98,13 @@ fn lost<'a>(
     attempt: &'a Attempt,
     pods: &[&'a Pod],
     ledger: &Ledger<'a>,
+    wake: &mut Wake,
 ) -> Option<GangState<'a>> {
-    let ended_well = |rank: u32| {
-        view.pods
-            .get(&(attempt.number, rank))
-            .is_some_and(|pod| pod.state == PodState::Succeeded)
-    };
+    let ended_well = |rank: u32| view.rank_ended_well(attempt.number, rank);
     // Peers give up a sidecar that ends with its pod: then the pod says how it ended.
     let speaks = |rank: u32| {
         let pod = view.pods.get(&(attempt.number, rank));
-        pod.is_some_and(|pod| pod.has_ended())
+        ended_well(rank) || pod.is_some_and(|pod| pod.has_ended())
     };
     let dead = view.places(attempt).find_map(|(rank, node)| {
         let State::Lost { why } = ledger.states().of(node) else {
@@ -114,8 +112,12 @@ fn lost<'a>(
         };
         let known = match why {
             NodeReason::GivenUp => speaks(rank),
+            // Its sidecar may have left in good order, and its pod have ended since.
+            NodeReason::LeaseOut => {
+                ended_well(rank)
+                    || !ledger.is_quiet(attempt, node) && !ledger.has_news_of_pods(node, wake)
+            }
             NodeReason::NotReady
-            | NodeReason::LeaseOut
             | NodeReason::Gone
             | NodeReason::Tainted(_)
             | NodeReason::Quarantined(_)
@@ -140,11 +142,22 @@ fn lost<'a>(
         });
     }
     pods.iter().find_map(|pod| match &pod.state {
-        PodState::Refused(why) => Some(GangState::Lost {
-            node: Some(&pod.node),
-            cause: EndCause::of_refusal(why),
-            message: format!("node {} refused its pod: {why}", pod.node),
-        }),
+        PodState::Refused(why) => {
+            let cause = EndCause::of_refusal(why);
+            let node = &pod.node;
+            let message = if cause == EndCause::NodeLost {
+                format!("node {node} was lost: its pod was marked Failed: {why}")
+            } else if cause == EndCause::NodeRefused {
+                format!("node {node} refused its pod: {why}")
+            } else {
+                format!("the pod on node {node} was ended: {why}")
+            };
+            Some(GangState::Lost {
+                node: Some(node),
+                cause,
+                message,
+            })
+        }
         PodState::Unbound
         | PodState::Starting
         | PodState::Blocked(_)
@@ -174,7 +187,8 @@ fn failed<'a>(
             .node(name)
             .is_none_or(|node| ledger.is_suspect(node) || node.ready == Ready::Unknown);
         let report = view.pods.get(&(attempt.number, *rank));
-        suspect && report.is_none_or(|pod| !pod.terminal && exit_of(pod).is_none())
+        let has_said = report.is_some_and(|pod| pod.terminal || exit_of(pod).is_some());
+        suspect && !has_said && !view.rank_ended_well(attempt.number, *rank)
     });
     let Some((_, node)) = silent else {
         return Some(GangState::Failed {
@@ -238,7 +252,7 @@ fn missing<'a>(
         | PodState::Failed(_)
         | PodState::Refused(_) => true,
     };
-    let absent = |(rank, _): &(u32, &NodeName)| !view.pods.contains_key(&(attempt.number, *rank));
+    let absent = |(rank, _): &(u32, &NodeName)| view.is_missing(attempt.number, *rank);
     let mut ranks = view.places(attempt).filter(absent);
     if phase == JobPhase::Assigned && !view.gang(attempt.number).any(started) {
         return Some(GangState::Incomplete(ranks.map(|(rank, _)| rank).collect()));

@@ -115,6 +115,7 @@ impl<'a> JobPlanner<'a> {
         self.status.attempt = number;
         self.status.retry_at = None;
         self.status.membership = None;
+        self.status.completed = None;
         self.status.zones = zones;
         self.status.started_at.get_or_insert(self.now);
         self.status.newest = Some(AttemptRecord {
@@ -207,6 +208,7 @@ impl<'a> JobPlanner<'a> {
     /// Notes that the attempt has no nodes any more, and why in one word.
     fn close(&mut self, reason: &str) {
         let now = self.now;
+        self.status.completed = None;
         if let Some(newest) = self
             .status
             .newest
@@ -241,11 +243,11 @@ impl<'a> JobPlanner<'a> {
             self.status.promise = None;
             self.status.replans = 0;
             self.status.refusals = 0;
-            if self.status.is(Stuck) {
-                self.set(Stuck, false, "Runs", "The job runs");
-            }
             self.set(Running, true, "AllRanksRun", "Every rank trains");
             self.emit("Running", "Every rank trains".to_owned());
+        }
+        if self.status.is(Stuck) && self.is_past_stuck() {
+            self.set(Stuck, false, "Runs", "The job runs");
         }
         self.report_lost();
         self.emit_passed_over();

@@ -28,6 +28,8 @@ pub(crate) struct JobView<'a> {
     pub(crate) doubts: BTreeMap<u32, Doubt>,
     /// By attempt, then rank.
     pub(crate) pods: BTreeMap<(u32, u32), &'a Pod>,
+    /// By attempt, then rank: pods that ended well and are gone, and since when that is known.
+    pub(crate) departed: BTreeMap<(u32, u32), Timestamp>,
     pub(crate) report: Option<&'a CheckpointRef>,
     /// The newest attempt that has resumed from an older checkpoint than it should have, and why.
     pub(crate) passed_over: Option<(u32, &'a str)>,
@@ -43,6 +45,16 @@ impl<'a> JobView<'a> {
             return None;
         }
         self.attempts.get(&job.status.attempt).copied()
+    }
+
+    /// Whether a pod is one of a gang that crosses zones. The attempt's ConfigMap, and the status,
+    /// say it too: but those may be gone before the pod is.
+    fn crosses(&self, pod: &Pod) -> bool {
+        let attempt = || self.attempts.get(&pod.attempt);
+        let status = || self.job.map(|job| &job.status);
+        pod.crossing
+            || attempt().is_some_and(|attempt| attempt.crossing)
+            || status().is_some_and(|one| one.attempt == pod.attempt && one.zones.len() > 1)
     }
 
     /// The pods of one attempt, by rank.
@@ -73,6 +85,7 @@ pub(crate) struct Ledger<'a> {
     heartbeats_known_at: Timestamp,
     unreadable: BTreeSet<&'a JobKey>,
     pods_as_of: Timestamp,
+    unheard_since: &'a BTreeMap<NodeName, Timestamp>,
     /// Jobs with a gang that crosses zones, or is about to.
     crossing: BTreeSet<&'a JobKey>,
     now: Timestamp,
@@ -137,6 +150,11 @@ impl<'a> Ledger<'a> {
                 occupied.insert(&pod.node);
             }
         }
+        for gone in &snapshot.departed {
+            if let Some(view) = views.get_mut(&gone.job) {
+                view.departed.insert((gone.attempt, gone.rank), gone.since);
+            }
+        }
         let mut ledger = Self {
             nodes,
             states,
@@ -154,6 +172,7 @@ impl<'a> Ledger<'a> {
             heartbeats_known_at: snapshot.heartbeats_known_at,
             unreadable: snapshot.unreadable.iter().collect(),
             pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
+            unheard_since: &snapshot.unheard_since,
             crossing: BTreeSet::new(),
             now,
             policy,
@@ -205,6 +224,20 @@ impl<'a> Ledger<'a> {
             let mut places = view.places(attempt);
             places.all(|(_, node)| gang.alive.contains(node))
         })
+    }
+
+    /// Whether the sidecar of a node had dialled this operator for an attempt, has not left, and is
+    /// silent.
+    pub(crate) fn is_quiet(&self, attempt: &Attempt, node: &NodeName) -> bool {
+        let gang = self.liveness.get(&(attempt.job.clone(), attempt.number));
+        gang.is_some_and(|gang| gang.quiet.contains(node))
+    }
+
+    /// Whether it is known what pods have done up to when a node whose Lease ran out was no longer
+    /// heard. Else `wake` is lowered to when to look again.
+    pub(crate) fn has_news_of_pods(&self, node: &NodeName, wake: &mut Wake) -> bool {
+        let since = self.unheard_since.get(node);
+        since.is_none_or(|since| self.is_over_for_pods(*since, wake))
     }
 
     /// Whether sidecars may still have to dial this operator.
@@ -263,11 +296,8 @@ impl<'a> Ledger<'a> {
     /// cross from nobody who has it.
     fn count_leavers(&mut self) {
         let leaves = |view: &JobView<'_>| {
-            let mut crossing = view.attempts.values().filter(|attempt| attempt.crossing);
-            crossing.any(|attempt| {
-                let mut gang = view.gang(attempt.number);
-                gang.any(|pod| !pod.has_ended() && !self.delays_nothing(pod))
-            })
+            let mut pods = view.pods.values();
+            pods.any(|pod| view.crosses(pod) && !pod.has_ended() && !self.delays_nothing(pod))
         };
         let views = self.views.iter().filter(|(_, view)| leaves(view));
         let leavers: Vec<_> = views.map(|(key, _)| *key).collect();

@@ -6,6 +6,7 @@ mod assign;
 mod avoid;
 mod capacity;
 mod check;
+mod completed;
 mod doubt;
 mod filter;
 mod gang;
@@ -36,10 +37,11 @@ pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, JobKind, Node,
-    Pod, PodState, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
+    Absent, Attempt, CheckpointReport, Departed, Doubt, Doubtful, DryRun, Exit, Job, JobKey,
+    JobKind, Node, Pod, PodState, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
 };
 pub use status::{
-    AttemptRecord, CommittedMembers, Condition, ConditionKind, Failure, JobPhase, JobStatus,
+    AttemptRecord, CommittedMembers, CompletedRanks, Condition, ConditionKind, Failure, JobPhase,
+    JobStatus,
 };
 pub use time::Timestamp;

@@ -41,6 +41,7 @@ impl<'a> JobPlanner<'a> {
             JobPhase::Interrupting => self.leave(ledger, wake),
             JobPhase::Succeeded | JobPhase::Failed => {}
         }
+        self.learn_completed(wake);
     }
 
     /// Which of its nodes it should leave now, if it trains or is about to. Somebody who empties

@@ -64,14 +64,14 @@ pub struct Policy {
     /// After lost nodes and refusals.
     pub replan_backoff: Backoff,
     /// After checkpoints that could not be read. No program is at fault, so it does not count
-    /// against `max_restarts`; storage that is away for an hour and a half ends no job.
+    /// against `max_restarts`; and storage comes back, so it is tried for ever. The pauses are long
+    /// enough that a job of which an attempt takes a minute to find out keeps its nodes for a
+    /// fifteenth of the time, and short enough that storage is not waited for when it is back.
     pub storage_backoff: Backoff,
-    /// So many attempts in a row may end because checkpoints could not be read; then somebody has
-    /// to look.
-    pub storage_attempts: u32,
     /// After attempts that could not start because something that their pods need is missing.
     pub blocked_backoff: Backoff,
-    /// So many attempts in a row that ended before the job ran set the condition Stuck.
+    /// So many attempts in a row that ended before the job ran, or because checkpoints could not be
+    /// read, set the condition Stuck.
     pub stuck_after: u32,
     /// A failure of the program counts against `max_restarts` for so long.
     pub restart_window: Duration,
@@ -117,9 +117,8 @@ impl Default for Policy {
             },
             storage_backoff: Backoff {
                 base: Duration::from_secs(10),
-                cap: Duration::from_secs(300),
+                cap: Duration::from_secs(900),
             },
-            storage_attempts: 24,
             blocked_backoff: Backoff {
                 base: Duration::from_secs(60),
                 cap: Duration::from_secs(4 * 3600),

@@ -44,16 +44,6 @@ impl<'a> JobView<'a> {
             .filter(move |pod| !self.is_lost_member(attempt, pod.rank))
     }
 
-    /// Whether all who take part have ended well.
-    pub(crate) fn has_ended_well(&self, attempt: u32) -> bool {
-        let Some(&found) = self.attempts.get(&attempt) else {
-            return false;
-        };
-        let well = self.members(attempt);
-        let well = well.filter(|pod| pod.state == PodState::Succeeded).count();
-        well == self.places(found).count()
-    }
-
     fn is_stuck(&self, attempt: u32) -> bool {
         self.stuck.is_some_and(|stuck| stuck.attempt == attempt)
     }
@@ -151,8 +141,9 @@ pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
             if pod.is_none() && !ledger.is_absent(&absent) {
                 return false;
             }
-            // Who has saved and left is gone as well, and missed by nobody.
-            is_gone(pod, node, ledger) && !(leaves && pod.is_none())
+            // Who has saved and left is gone as well, and missed by nobody; so is who ended well.
+            let is_missed = !(leaves && pod.is_none() || view.is_completed(attempt.number, *rank));
+            is_gone(pod, node, ledger) && is_missed
         };
         let gone = view.places(attempt).filter(is_gone);
         let ranks: Vec<u32> = gone.map(|(rank, _)| rank).collect();

@@ -2,7 +2,7 @@
 //! is measured from here. The clocks of the API server and of kubelets give an order and inform
 //! people; they may be minutes off. Holds no more than the last snapshot did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::time::Timestamp;
 pub struct Sights {
     began: Option<Timestamp>,
     nodes: BTreeMap<NodeName, NodeSight>,
+    unheard: BTreeMap<NodeName, Timestamp>,
     jobs: BTreeMap<JobKey, JobSight>,
     attempts: BTreeMap<(JobKey, u32), Timestamp>,
     /// By attempt and rank, of each job.
@@ -68,6 +69,7 @@ impl Sights {
         for node in &mut snapshot.nodes {
             self.node(node, nodes.get(&node.name), now);
         }
+        self.listen(snapshot, now);
         let jobs = std::mem::take(&mut self.jobs);
         for job in &mut snapshot.jobs {
             self.job(job, jobs.get(&job.key), now);
@@ -92,6 +94,21 @@ impl Sights {
         if sight.unready.is_some() || sight.wish.is_some() {
             self.nodes.insert(node.name.clone(), sight);
         }
+    }
+
+    /// Notes which nodes are not heard though only that speaks for them.
+    fn listen(&mut self, snapshot: &mut Snapshot, now: Timestamp) {
+        let liveness = snapshot.liveness.values();
+        let alive: BTreeSet<_> = liveness.flat_map(|gang| &gang.alive).collect();
+        let unheard = snapshot.nodes.iter();
+        let unheard = unheard
+            .filter(|node| node.ready == Ready::Unknown && !alive.contains(&node.name))
+            .map(|node| {
+                let since = self.unheard.get(&node.name);
+                (node.name.clone(), since.copied().unwrap_or(now))
+            });
+        self.unheard = unheard.collect();
+        snapshot.unheard_since.clone_from(&self.unheard);
     }
 
     fn job(&mut self, job: &mut Job, old: Option<&JobSight>, now: Timestamp) {

@@ -31,6 +31,9 @@ pub struct Snapshot {
     pub doubtful: Vec<Doubtful>,
     /// Every pod of ours, also of voided attempts and of jobs that are gone.
     pub pods: Vec<Pod>,
+    /// Pods that ended well and are gone, until their job's status says so. May be empty: then less
+    /// is known.
+    pub departed: Vec<Departed>,
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
     /// then less is known, nothing breaks.
     pub reports: Vec<CheckpointReport>,
@@ -39,6 +42,9 @@ pub struct Snapshot {
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
     pub liveness: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
+    /// Since when no sidecar is heard on a node whose Lease ran out. Filled in by
+    /// [`crate::Sights`].
+    pub unheard_since: BTreeMap<NodeName, Timestamp>,
     /// Until then a sidecar that has not connected to this operator counts as alive: it may only
     /// have just started. Filled in by [`crate::Sights`].
     pub heartbeats_known_at: Timestamp,
@@ -335,6 +341,8 @@ pub struct Pod {
     pub finalizer: bool,
     /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
     pub unowned: bool,
+    /// Whether it says that its attempt crosses zones. Pods of earlier releases do not say it.
+    pub crossing: bool,
     /// Since when it is where it is: unbound, bound, running or ended. An unbound pod moves on with
     /// each pod that is bound and was there no later. Filled in by [`crate::Sights`].
     pub since: Timestamp,
@@ -368,6 +376,19 @@ impl Pod {
             | PodState::Refused(_) => None,
         }
     }
+}
+
+/// A pod that ended well and whose object is gone: collected, or deleted by somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// The job it belonged to.
+    pub job: JobKey,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Its node rank.
+    pub rank: u32,
+    /// When that was learned.
+    pub since: Timestamp,
 }
 
 /// What a pod's trainer does.

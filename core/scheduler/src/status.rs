@@ -134,6 +134,15 @@ pub struct CommittedMembers {
     pub record: Option<Arc<str>>,
 }
 
+/// Ranks that ended well before others did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompletedRanks {
+    /// The attempt.
+    pub attempt: u32,
+    /// Their node ranks.
+    pub ranks: BTreeSet<u32>,
+}
+
 /// The time for which a job had nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptRecord {
@@ -211,6 +220,9 @@ pub struct JobStatus {
     /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service
     /// writes it, before anybody goes on; the planner drops it when the next attempt begins.
     pub membership: Option<CommittedMembers>,
+    /// Who has ended well in the attempt that holds nodes, while others go on: their pods may be
+    /// gone, or rewritten, before the last one ends.
+    pub completed: Option<CompletedRanks>,
     /// Zones of the attempt that holds nodes: two when it crosses, none where nodes have no zone.
     pub zones: Vec<Zone>,
     /// When the job first got nodes.

@@ -40,7 +40,7 @@ pub struct Reports {
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
-/// written, and what dry runs have shown, is for the caller to add. Of jobs that are over it
+/// written, what dry runs have shown and what has lately gone is for the caller to add. Of jobs that are over it
 /// contains those that left something running, and those whose time is over.
 pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
@@ -91,11 +91,13 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         doubtful,
         pods,
         absent: BTreeSet::new(),
+        departed: Vec::new(),
         pods_as_of: None,
         is_stale: false,
         unreadable,
         liveness: reports.gangs.clone(),
         heartbeats_known_at: Timestamp::default(),
+        unheard_since: BTreeMap::new(),
         reports: reports.checkpoints.values().cloned().collect(),
         stuck: reports.stuck.values().cloned().collect(),
         under_way: Vec::new(),

@@ -18,8 +18,8 @@ use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{
-    Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights, Snapshot, States,
-    Timestamp,
+    Departed, Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights, Snapshot,
+    States, Timestamp,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -269,15 +269,20 @@ impl Reconciler {
         self.sweep.look(&mirrors);
         let mut snapshot = observe::snapshot(&mirrors, &reports, &self.sweep.expired)?;
         let now = crate::cluster::now();
-        let late = mirrors
-            .pods
-            .complete_until()
-            .map(|at| now.saturating_duration_since(at));
         let clock = clock::now().as_millis();
-        snapshot.pods_as_of = late.map(|late| {
-            let late = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
-            Timestamp::from_millis(clock.saturating_sub(late))
+        let planners = |at: std::time::Instant| {
+            let ago = now.saturating_duration_since(at).as_millis();
+            let ago = u64::try_from(ago).unwrap_or(u64::MAX);
+            Timestamp::from_millis(clock.saturating_sub(ago))
+        };
+        snapshot.pods_as_of = mirrors.pods.complete_until().map(planners);
+        let departed = mirrors.pods.departed(now).map(|(at, mirrored)| Departed {
+            job: mirrored.pod.job.clone(),
+            attempt: mirrored.pod.attempt,
+            rank: mirrored.pod.rank,
+            since: planners(at),
         });
+        snapshot.departed = departed.collect();
         snapshot.is_stale = mirrors.is_stale(now);
         let fabric = Arc::new(mirrors.fabric()?.spec.clone());
         let jobs: BTreeMap<_, _> = mirrors

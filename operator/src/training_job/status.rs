@@ -16,8 +16,8 @@ use scheduler::{
 };
 use topology::{CheckpointRef, Class, NodeName};
 
-use crate::training_job::members;
 use crate::training_job::translate::timestamp;
+use crate::training_job::{completed, members};
 
 /// Attempts that the API shows.
 const ATTEMPTS: usize = 16;
@@ -47,6 +47,7 @@ pub fn to_api(
         procs_per_node: status.class.as_ref().map(|(_, procs)| *procs),
         ready_nodes: status.ready,
         membership: status.membership.as_ref().map(members::to_api),
+        completed_ranks: status.completed.as_ref().map(completed::to_api),
         assignment: status
             .phase
             .holds_nodes()
@@ -146,6 +147,10 @@ pub fn from_api(status: &TrainingJobStatus) -> JobStatus {
         class: class(status),
         ready: status.ready_nodes,
         membership: status.membership.as_ref().and_then(members::from_api),
+        completed: status
+            .completed_ranks
+            .as_ref()
+            .and_then(completed::from_api),
         zones: status
             .zones
             .iter()
@@ -333,7 +338,7 @@ pub fn phase_from_api(phase: ApiPhase) -> JobPhase {
 mod tests {
     use std::collections::BTreeSet;
 
-    use scheduler::CommittedMembers;
+    use scheduler::{CommittedMembers, CompletedRanks};
 
     use super::*;
 
@@ -370,6 +375,10 @@ mod tests {
                 lost: BTreeSet::from([1, 4, 5, 6]),
                 lost_nodes: vec!["n1".to_owned()],
                 record: Some("digits-3-ab".into()),
+            }),
+            completed: Some(CompletedRanks {
+                attempt: 3,
+                ranks: BTreeSet::from([0, 2, 3]),
             }),
             class: Some(("a100".into(), 8)),
             zones: vec!["a".into(), "b".into()],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use contract::assignment::{Assignment, LIMIT_BYTES};
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use scheduler::{JobKey, JobKind, Ready, Timestamp, Wish};
+use scheduler::{JobKey, JobKind, PodState, Ready, Timestamp, Wish};
 use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
 use pod_state::{ended, pod_state};
@@ -152,6 +152,11 @@ impl Mirrored for MirroredPod {
     fn rests_with(&self) -> Option<ObjectKey> {
         let rests = self.pod.terminal && !self.pod.finalizer;
         rests.then(|| name_of(&self.pod.job))
+    }
+
+    /// That a rank ended well must not be forgotten with its pod.
+    fn is_remembered(&self) -> bool {
+        self.pod.state == PodState::Succeeded
     }
 }
 
@@ -412,6 +417,7 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
             .iter()
             .any(|finalizer| finalizer == names::FINALIZER),
         unowned,
+        crossing: says(names::LABEL_CROSSING, "true"),
         since: Timestamp::default(),
     };
     Some(MirroredPod {

@@ -1,7 +1,9 @@
 //! What a record may say, given the one before it.
 
+use std::collections::BTreeSet;
+
 use super::{Facts, NO_LOST_SAVE, ONE_END, Outcome, RECORD_FIRST, Replay, ensure, is_lost_member};
-use crate::snapshot::PodState;
+use crate::snapshot::{Job, PodState};
 use crate::status::{ConditionKind, JobPhase, JobStatus};
 
 /// Whether nothing changes but what is known of a checkpoint.
@@ -15,6 +17,13 @@ fn learns_at_most(old: &JobStatus, new: &JobStatus) -> bool {
         None => known.conditions.remove(&durable),
     };
     known == *old
+}
+
+/// Who has ended well in an attempt, as a status says.
+fn completed(status: &JobStatus, attempt: u32) -> Option<&BTreeSet<u32>> {
+    let completed = status.completed.as_ref();
+    let completed = completed.filter(|completed| completed.attempt == attempt);
+    completed.map(|completed| &completed.ranks)
 }
 
 impl<'a> Facts<'a> {
@@ -76,17 +85,51 @@ impl<'a> Facts<'a> {
         // Only the rendezvous says who takes part, and only a new attempt begins with all.
         let same = new.membership == old.membership || fresh && new.membership.is_none();
         ensure(same, RECORD_FIRST, || "the members change".to_owned())?;
+        let well = self.ended_well(replay.job, new.attempt);
+        Self::remembers_ends(old, new, &well)?;
         if new.phase != JobPhase::Succeeded || ended {
             return Ok(());
         }
         let member = |rank: &u32| !is_lost_member(new, new.attempt, *rank);
-        let members = (0..replay.job.nodes).filter(member).count();
-        let ended_well = self
-            .gang(replay.job, new.attempt)
-            .filter(|pod| pod.state == PodState::Succeeded && member(&pod.rank))
-            .count();
-        ensure(ended_well == members, ONE_END, || {
-            format!("Succeeded with {ended_well} pods that did")
+        let mut members = (0..replay.job.nodes).filter(member);
+        ensure(members.all(|rank| well.contains(&rank)), ONE_END, || {
+            format!("Succeeded with {} ranks that did", well.len())
+        })
+    }
+
+    /// Ranks of an attempt that ended well: as their pods say, also those that are gone, or the
+    /// status as it was read.
+    fn ended_well(&self, job: &Job, attempt: u32) -> BTreeSet<u32> {
+        let pods = self.gang(job, attempt);
+        let pods = pods.filter(|pod| pod.state == PodState::Succeeded);
+        let gone = (&job.key, attempt, 0)..=(&job.key, attempt, u32::MAX);
+        let gone = self.departed.range(gone).map(|(_, _, rank)| *rank);
+        let known = completed(&job.status, attempt).into_iter().flatten();
+        pods.map(|pod| pod.rank)
+            .chain(gone)
+            .chain(known.copied())
+            .collect()
+    }
+
+    /// Who has ended well stays on record while the attempt holds nodes, and nobody else is.
+    fn remembers_ends(old: &JobStatus, new: &JobStatus, well: &BTreeSet<u32>) -> Outcome {
+        if new.completed == old.completed {
+            return Ok(());
+        }
+        let before = completed(old, new.attempt);
+        let after = completed(new, new.attempt);
+        let kept = match (before, after) {
+            (None, _) => true,
+            (Some(before), Some(after)) => before.is_subset(after),
+            (Some(_), None) => !new.phase.holds_nodes(),
+        };
+        ensure(kept, ONE_END, || {
+            "it is forgotten who ended well".to_owned()
+        })?;
+        let seen = after.is_none_or(|after| after.is_subset(well));
+        let of_this = new.completed.is_none() || after.is_some();
+        ensure(seen && of_this, ONE_END, || {
+            format!("{:?} are said to have ended well", new.completed)
         })
     }
 

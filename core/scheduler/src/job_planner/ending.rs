@@ -12,6 +12,9 @@ use crate::status::{Failure, JobPhase};
 /// Times of failures that are kept: as many as may be forgiven.
 const MOST_RESTARTS: usize = 1000;
 
+/// What a job says of checkpoints that cannot be read now.
+const CHECKPOINT_UNAVAILABLE: &str = "CheckpointUnavailable";
+
 impl<'a> JobPlanner<'a> {
     pub(crate) fn succeed(&mut self) {
         self.end(JobPhase::Succeeded, "Succeeded", "Every rank ended well");
@@ -107,30 +110,27 @@ impl<'a> JobPlanner<'a> {
         });
     }
 
-    /// Checkpoints exist, and the program could load none: it may try again later, or nothing will
-    /// help. Without them it would train what it has trained already.
+    /// Checkpoints exist, and the program could load none: it tries again for as long as they cannot
+    /// be read, or nothing will help. Without them it would train what it has trained already.
     fn could_not_resume(&mut self, message: &str, cause: &ProgramCause, ledger: &Ledger<'a>) {
-        let tried = self.status.unreadable;
-        let (reason, text) = match cause {
-            ProgramCause::CheckpointUnavailable(why) if tried < self.policy.storage_attempts => {
-                self.void("CheckpointUnavailable", message);
-                self.status.unreadable = tried + 1;
+        match cause {
+            ProgramCause::CheckpointUnavailable(why) => {
+                let tried = self.status.unreadable.saturating_add(1);
+                self.void(CHECKPOINT_UNAVAILABLE, message);
+                self.status.unreadable = tried;
                 let backoff = self.policy.storage_backoff;
-                self.status.retry_at = Some(backoff.after(self.now, self.status.unreadable));
+                self.status.retry_at = Some(backoff.after(self.now, tried));
                 self.keep_place(ledger);
-                self.set(Running, false, "CheckpointUnavailable", why);
-                self.warn("CheckpointUnavailable", why.clone());
-                return;
+                self.set(Running, false, CHECKPOINT_UNAVAILABLE, why);
+                self.warn(CHECKPOINT_UNAVAILABLE, why.clone());
+                self.say_unreadable(why);
             }
-            ProgramCause::CheckpointUnavailable(why) => (
-                "NoUsableCheckpoint",
-                format!("{why}; tried {} times", tried + 1),
-            ),
-            ProgramCause::NoUsableCheckpoint(why) => ("NoUsableCheckpoint", why.clone()),
-        };
-        self.end(JobPhase::Failed, reason, message);
-        self.set(Failed, true, reason, &text);
-        self.warn("Failed", text);
+            ProgramCause::NoUsableCheckpoint(why) => {
+                self.end(JobPhase::Failed, "NoUsableCheckpoint", message);
+                self.set(Failed, true, "NoUsableCheckpoint", why);
+                self.warn("Failed", why.clone());
+            }
+        }
     }
 
     /// Failures outside the window count no more.
@@ -178,10 +178,41 @@ impl<'a> JobPlanner<'a> {
             "{times} attempts in a row ended before the job ran, the last one because: {message}; \
              {advice}. It is tried again with longer and longer pauses"
         );
-        if !self.status.is(Stuck) {
-            self.warn("Stuck", text.clone());
+        self.stuck(cause.as_str(), &text);
+    }
+
+    /// Its checkpoints cannot be read again and again: storage is away, and may be for hours.
+    fn say_unreadable(&mut self, why: &str) {
+        let times = self.status.unreadable;
+        if times < self.policy.stuck_after {
+            return;
         }
-        self.set(Stuck, true, cause.as_str(), &text);
+        let text = format!(
+            "{times} attempts in a row could not read checkpoints, the last one because: {why}; \
+             look at the storage behind the job's claim. It is tried again with longer and longer \
+             pauses, and goes on by itself once they can be read"
+        );
+        self.stuck(CHECKPOINT_UNAVAILABLE, &text);
+    }
+
+    fn stuck(&mut self, reason: &str, text: &str) {
+        if !self.status.is(Stuck) {
+            self.warn("Stuck", text.to_owned());
+        }
+        self.set(Stuck, true, reason, text);
+    }
+
+    /// Whether nothing keeps the job from training any more, now that every rank runs. Programs
+    /// that cannot read a checkpoint run for a moment, too: they say so, or save the next one.
+    pub(super) fn is_past_stuck(&self) -> bool {
+        let stuck = self.status.conditions.get(&Stuck);
+        let waits = self.status.unreadable > 0
+            && stuck.is_some_and(|stuck| stuck.reason == CHECKPOINT_UNAVAILABLE);
+        let saved = || {
+            let report = self.view.report;
+            report.is_some_and(|report| report.attempt == self.status.attempt)
+        };
+        !waits || saved()
     }
 
     /// The attempt is void; the next one starts at `retry_at`.
@@ -205,6 +236,9 @@ impl<'a> JobPlanner<'a> {
         self.status.retry_at = None;
         self.status.promise = None;
         self.close(reason);
+        if self.status.is(Stuck) {
+            self.set(Stuck, false, reason, "The job ended");
+        }
         self.set(Running, false, reason, message);
         self.set(
             Assigned,

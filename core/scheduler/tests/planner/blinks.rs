@@ -7,7 +7,7 @@ use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
 use crate::build::{job, key, nodes};
-use crate::crowd::is_over;
+use crate::crowd::{collect, is_over, straggles};
 use crate::stale::late;
 use crate::world::{Clocks, Crash, Deed, Event, Program, World};
 
@@ -17,8 +17,11 @@ pub(crate) fn healthy(rng: &mut Rng) -> World {
     for (name, size) in [("one", rng.range(1..5)), ("two", rng.range(1..5))] {
         let mut one = job(name, u32::try_from(size).unwrap());
         one.shrinks = rng.chance(1, 3);
-        world.submit(one, Program::trains(rng.range(200..500)));
+        let mut program = Program::trains(rng.range(200..500));
+        program.straggles = straggles(rng);
+        world.submit(one, program);
     }
+    collect(rng, &mut world);
     let ten = Duration::from_secs(600);
     world.clocks = match rng.range(0..3) {
         0 => Clocks::default(),
@@ -130,7 +133,11 @@ fn recreate(rng: &mut Rng, world: &mut World) -> JobKey {
         ..key("one")
     };
     let from = rng.range(2..300);
-    world.after(from, Deed::Delete(key("one")));
+    let delete = match rng.chance(1, 2) {
+        true => Deed::Delete(key("one")),
+        false => Deed::DeleteForeground(key("one")),
+    };
+    world.after(from, delete);
     let new = again.key.clone();
     let create = Deed::Create(Box::new(again), Program::trains(rng.range(20..300)));
     world.after(from, create);

@@ -8,7 +8,7 @@ use scheduler::{
     Snapshot,
 };
 
-use crate::build::{GRACE, acknowledge, at};
+use crate::build::{GRACE, acknowledge, at, key};
 use crate::decisions::{decide, recorded, step};
 use crate::gangs::{deletions, fail, running};
 use crate::properties::apply;
@@ -103,32 +103,86 @@ fn checkpoints_that_cannot_be_read_now_are_tried_again_and_charge_nothing() {
     let cause = ProgramCause::CheckpointUnavailable("failed to read: stale".to_owned());
     let mut now = 12;
     let began = now;
-    for nth in 1..=24 {
+    let mut nth = 0;
+    // Storage is away for three hours.
+    while now - began < 3 * 3600 {
+        nth += 1;
         let failed = now;
         let status = cannot_resume(&mut snapshot, &mut now, &cause);
         assert_eq!(
             (status.phase, status.restarts, status.unreadable),
             (JobPhase::Restarting, 0, nth)
         );
-        let pause = Duration::from_secs((5 << nth.min(6)).min(300));
+        let pause = Duration::from_secs((5 << nth.min(8)).min(900));
         assert_eq!(status.retry_at, Some(at(failed) + pause));
         let running = &status.conditions[&ConditionKind::Running];
         assert_eq!(
             (&*running.reason, &*running.message),
             ("CheckpointUnavailable", "failed to read: stale")
         );
+        assert_eq!(status.is(ConditionKind::Stuck), nth >= 5);
     }
-    assert!(now - began > 90 * 60, "storage may be away for so long");
-    let status = cannot_resume(&mut snapshot, &mut now, &cause);
-    assert_eq!((status.phase, status.restarts), (JobPhase::Failed, 0));
-    let failed = &status.conditions[&ConditionKind::Failed];
-    assert_eq!(
-        (&*failed.reason, &*failed.message),
-        (
-            "NoUsableCheckpoint",
-            "failed to read: stale; tried 25 times"
-        )
-    );
+    assert!(nth < 20, "its nodes are free between {nth} tries");
+    let stuck = |snapshot: &Snapshot| {
+        let stuck = &snapshot.jobs[0].status.conditions[&ConditionKind::Stuck];
+        (stuck.holds, stuck.reason.clone(), stuck.since)
+    };
+    let since = stuck(&snapshot).2;
+    // Its program runs again, and has yet to say whether it can read.
+    assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Running);
+    let reason = "CheckpointUnavailable".to_owned();
+    assert_eq!(stuck(&snapshot), (true, reason.clone(), since));
+    let text = &snapshot.jobs[0].status.conditions[&ConditionKind::Stuck].message;
+    assert!(text.starts_with(&format!(
+        "{nth} attempts in a row could not read checkpoints"
+    )));
+    // Storage is back. What an earlier attempt saved does not say so.
+    let attempt = snapshot.jobs[0].status.attempt;
+    let report = |attempt| CheckpointReport {
+        job: key("train"),
+        attempt,
+        checkpoint: CheckpointRef {
+            attempt,
+            step: 9,
+            digest: "d".to_owned(),
+        },
+        passed_over: None,
+    };
+    snapshot.reports = vec![report(1)];
+    step(&mut snapshot, at(now + 60));
+    assert_eq!(stuck(&snapshot), (true, reason, since));
+    snapshot.reports = vec![report(attempt)];
+    step(&mut snapshot, at(now + 61));
+    let runs = (false, "Runs".to_owned(), at(now + 61));
+    assert_eq!(stuck(&snapshot), runs);
+}
+
+#[test]
+fn a_job_that_could_read_its_checkpoint_again_is_not_stuck_when_it_ends_otherwise() {
+    let cause = ProgramCause::CheckpointUnavailable("stale".to_owned());
+    let ends: [fn(&mut Snapshot, u64); 2] = [
+        |snapshot, now| {
+            snapshot.pods[0].state = PodState::Succeeded;
+            step(snapshot, at(now));
+        },
+        |snapshot, now| {
+            fail(&mut snapshot.pods[0], 0, at(now));
+            step(snapshot, at(now));
+            snapshot.pods.clear();
+            step(snapshot, at(now + 60));
+            snapshot.pods[0].state = PodState::Running;
+            step(snapshot, at(now + 61));
+        },
+    ];
+    for end in ends {
+        let (mut snapshot, mut now) = (running(1), 12);
+        for _ in 0..6 {
+            cannot_resume(&mut snapshot, &mut now, &cause);
+        }
+        assert!(snapshot.jobs[0].status.is(ConditionKind::Stuck));
+        end(&mut snapshot, now);
+        assert!(!snapshot.jobs[0].status.is(ConditionKind::Stuck));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{JobPhase, ZonePolicy};
+use scheduler::{ConditionKind, JobPhase, ZonePolicy};
 use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
@@ -17,7 +17,24 @@ fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
     }
     program.saves = rng.chance(4, 5);
     program.survivors_hang = rng.chance(1, 4);
+    program.straggles = straggles(rng);
     program
+}
+
+/// Ranks end at once, or one after the other.
+pub(crate) fn straggles(rng: &mut Rng) -> u64 {
+    *rng.pick(&[0, 3000, 60_000, 200_000])
+}
+
+/// Pods that have ended are collected, or rewritten by their kubelets.
+pub(crate) fn collect(rng: &mut Rng, world: &mut World) {
+    for _ in 0..rng.range(0..30) {
+        let most = rng.range(1..6).try_into().unwrap();
+        world.after(rng.range(1..900), Deed::CollectPods(most));
+    }
+    for _ in 0..rng.range(0..4) {
+        world.after(rng.range(1..900), Deed::Rewrite);
+    }
 }
 
 pub(crate) fn is_over(world: &World) -> bool {
@@ -57,7 +74,11 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
             world.after(from + rng.range(0..100), Deed::Suspend(key(&name), false));
         }
         if rng.chance(1, 6) {
-            world.after(rng.range(0..600), Deed::Delete(key(&name)));
+            let delete = match rng.chance(1, 2) {
+                true => Deed::Delete(key(&name)),
+                false => Deed::DeleteForeground(key(&name)),
+            };
+            world.after(rng.range(0..600), delete);
         }
         if rng.chance(1, 4) {
             world.after(rng.range(0..600), Deed::Evict(key(&name), 0));
@@ -82,6 +103,14 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
         let machine = world.machines.get_mut(&name).unwrap();
         machine.refuses = u32::try_from(rng.range(0..2)).unwrap();
     }
+    collect(rng, &mut world);
+    world.operator.is_alone = rng.chance(1, 3);
+    if rng.chance(1, 4) {
+        let from = rng.range(0..400);
+        let length = *rng.pick(&[60, 600, 3 * 3600]);
+        world.after(from, Deed::Storage(true));
+        world.after(from + rng.range(1..length + 1), Deed::Storage(false));
+    }
     world
 }
 
@@ -95,6 +124,10 @@ fn all_jobs_end_whatever_goes_wrong() {
             let last = stored.job.status.last_checkpoint.as_ref();
             let last = last.map(|last| (last.attempt, last.step));
             assert!(last >= stored.acked, "{}", world.describe());
+            // Storage comes back.
+            let failed = stored.job.status.conditions.get(&ConditionKind::Failed);
+            let gave_up = failed.is_some_and(|failed| failed.reason == "NoUsableCheckpoint");
+            assert!(!gave_up, "{}", world.describe());
         }
     });
 }

@@ -7,7 +7,7 @@ use scheduler::{
 
 use crate::absence::confirm;
 use crate::build::{at, job, nodes};
-use crate::gangs::{deletions, running, train};
+use crate::gangs::{deletions, fail, running, train};
 use crate::properties::apply;
 
 pub(crate) fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
@@ -163,6 +163,57 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
     let plan = decide(&snapshot, at(61));
     assert_eq!(placed(&plan), [""; 0]);
     assert_eq!(reason(&plan, "b").0, "WaitingForCrossing");
+}
+
+// ZONE-1
+#[test]
+fn a_crossing_job_whose_assignment_went_first_crosses_until_its_trainers_have_stopped() {
+    // Foreground deletion, and that of a namespace, take the ConfigMap away and leave pods their
+    // grace.
+    let deleted = |snapshot: &mut Snapshot| {
+        snapshot.jobs[0].deleting = true;
+        snapshot.attempts.clear();
+    };
+    let ends: [&dyn Fn(&mut Snapshot); 4] = [
+        &deleted,
+        // Pods of an earlier release do not say that they cross: the status does.
+        &|snapshot| {
+            deleted(snapshot);
+            for pod in &mut snapshot.pods {
+                pod.crossing = false;
+            }
+        },
+        // The job is gone, too.
+        &|snapshot| {
+            snapshot.jobs.clear();
+            snapshot.attempts.clear();
+        },
+        // It was void already.
+        &|snapshot| {
+            fail(&mut snapshot.pods[1], 1, at(9));
+            step(snapshot, at(9));
+            assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
+            deleted(snapshot);
+        },
+    ];
+    for end in ends {
+        let mut snapshot = queue("a:6 b:6", vec![job("a", 7)]);
+        snapshot.jobs[0].finalizer = true;
+        train(&mut snapshot);
+        end(&mut snapshot);
+        snapshot.nodes.extend(nodes("c:6 d:6"));
+        snapshot.jobs.push(job("b", 7));
+        assert_eq!(
+            reason(&decide(&snapshot, at(10)), "b").0,
+            "WaitingForCrossing"
+        );
+        for pod in &mut snapshot.pods {
+            pod.terminal = true;
+            pod.state = PodState::Interrupted { ack: None };
+        }
+        let placed = placed(&decide(&snapshot, at(20)));
+        assert!(placed.iter().any(|job| job.starts_with("b: ")));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, ConditionKind, Exit, JobPhase, Plan, Pod, PodState, Problem, Ready, Snapshot,
+    Action, ConditionKind, EndCause, Exit, JobPhase, Plan, Pod, PodState, Problem, Ready, Snapshot,
     Timestamp, Wish,
 };
 
@@ -11,6 +11,7 @@ use crate::absence::confirm;
 use crate::build::{at, job, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
 use crate::properties::apply;
+use topology::NodeName;
 
 /// A job of so many nodes that trains, on a cluster with one node to spare.
 pub(crate) fn running(size: u32) -> Snapshot {
@@ -361,4 +362,33 @@ fn a_pod_whose_job_is_gone_only_loses_its_finalizer() {
         plan.jobs[0].actions,
         [Action::StripPod { attempt, rank: 0 }]
     );
+}
+
+#[test]
+fn a_pod_that_its_controller_marked_failed_because_its_node_is_gone_is_a_lost_node() {
+    for (why, cause, says) in [
+        (
+            "DeletionByPodGC: PodGC: node no longer exists",
+            EndCause::NodeLost,
+            "node a-001 was lost: its pod was marked Failed: DeletionByPodGC: PodGC: node no longer exists",
+        ),
+        (
+            "UnexpectedAdmissionError: no device",
+            EndCause::NodeRefused,
+            "node a-001 refused its pod: UnexpectedAdmissionError: no device",
+        ),
+        (
+            "Evicted: the node was low on memory",
+            EndCause::PodEnded,
+            "the pod on node a-001 was ended: Evicted: the node was low on memory",
+        ),
+    ] {
+        let mut snapshot = running(2);
+        snapshot.pods[1].state = PodState::Refused(why.to_owned());
+        snapshot.pods[1].terminal = true;
+        let status = recorded(&decide(&snapshot, at(9)), "train");
+        assert_eq!((status.restarts, status.replans), (0, 1));
+        assert_eq!(status.failure.unwrap().message, says);
+        assert_eq!(status.avoided[&NodeName::from("a-001")].cause, cause);
+    }
 }

@@ -12,6 +12,7 @@ mod blinks;
 mod build;
 mod checkpoints;
 mod claims;
+mod completed;
 mod crowd;
 mod decisions;
 mod dry_run;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, JobPhase, Node, Plan, PodState, Policy, Ready, Snapshot, Wish, check, plan,
+    Action, ConditionKind, JobPhase, JobStatus, Node, Plan, PodState, Policy, Ready, Snapshot,
+    Wish, check, plan,
 };
 
 use crate::build::{acknowledge, at, job, nodes};
@@ -180,6 +181,87 @@ fn a_crossing_beside_a_deleted_job_whose_trainers_still_run_is_refused() {
     assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
 }
 
+// ZONE-1
+#[test]
+fn a_crossing_beside_trainers_of_whose_crossing_only_their_pods_or_status_know_is_refused() {
+    let known: [fn(&mut Snapshot); 2] = [
+        |first| first.jobs.clear(),
+        |first| {
+            for pod in &mut first.pods {
+                pod.crossing = false;
+            }
+        },
+    ];
+    for known in known {
+        let (mut snapshot, plan) = good();
+        let mut first = Snapshot {
+            nodes: nodes("c:4 d:4"),
+            jobs: vec![job("first", 5)],
+            ..Snapshot::default()
+        };
+        let started = scheduler::plan(&first, &Policy::default(), at(0));
+        apply(&mut first, &started, at(0));
+        first.jobs[0].deleting = true;
+        known(&mut first);
+        for pod in &mut first.pods {
+            pod.state = PodState::Running;
+        }
+        snapshot.nodes.extend(first.nodes);
+        snapshot.jobs.extend(first.jobs);
+        snapshot.pods.extend(first.pods);
+        refused(&snapshot, &plan, "crossing-limit");
+        for pod in &mut snapshot.pods {
+            pod.terminal = true;
+        }
+        assert_eq!(check(&snapshot, &Policy::default(), at(0), &plan), Ok(()));
+    }
+}
+
+/// A job of three that trains, one rank of which has ended well and is gone, and the record of the
+/// second end.
+fn ending() -> (Snapshot, Plan) {
+    let mut snapshot = crate::gangs::running(3);
+    snapshot.pods[1].state = PodState::Succeeded;
+    snapshot.pods[1].terminal = true;
+    crate::decisions::step(&mut snapshot, at(10));
+    snapshot.pods.remove(1);
+    snapshot.pods[1].state = PodState::Succeeded;
+    let plan = plan(&snapshot, &Policy::default(), at(20));
+    assert_eq!(check(&snapshot, &Policy::default(), at(20), &plan), Ok(()));
+    (snapshot, plan)
+}
+
+#[test]
+fn a_record_that_forgets_or_invents_who_ended_well_is_refused() {
+    let spoilers: [fn(&mut JobStatus); 5] = [
+        |status| {
+            status
+                .completed
+                .as_mut()
+                .unwrap()
+                .ranks
+                .retain(|rank| *rank != 1)
+        },
+        |status| status.completed = None,
+        |status| status.completed.as_mut().unwrap().ranks.extend([0]),
+        |status| status.completed.as_mut().unwrap().attempt = 2,
+        |status| {
+            status.phase = JobPhase::Succeeded;
+            status.set(ConditionKind::Complete, true, "Succeeded", "", at(20));
+        },
+    ];
+    for spoil in spoilers {
+        let (snapshot, mut plan) = ending();
+        let Action::Record { status, .. } = &mut plan.jobs[0].actions[0] else {
+            panic!("no record: {plan:#?}");
+        };
+        spoil(status);
+        let violation = check(&snapshot, &Policy::default(), at(20), &plan);
+        let invariant = violation.map_err(|violation| violation.invariant);
+        assert_eq!(invariant, Err("one-end"));
+    }
+}
+
 #[test]
 fn a_crossing_that_is_not_admitted_or_not_allowed_is_refused() {
     let (snapshot, mut plan) = good();
@@ -197,6 +279,7 @@ fn a_crossing_is_refused_when_one_zone_has_enough_healthy_nodes_even_if_they_are
     apply(&mut state, &plan, at(0));
     let mut busy = state.pods.swap_remove(0);
     busy.job.uid = "an earlier one".into();
+    busy.crossing = false;
     busy.node = "a-004".into();
     snapshot.nodes = nodes("a:5 b:4");
     snapshot.pods.push(busy);

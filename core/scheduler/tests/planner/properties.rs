@@ -45,7 +45,11 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                     finalizer,
                 } => {
                     if pod_of(pods, key, *attempt, *rank).is_none() {
+                        let decided = attempts.iter();
+                        let mut decided =
+                            decided.filter(|one| (&one.job, one.number) == (key, *attempt));
                         pods.push(Pod {
+                            crossing: decided.any(|one| one.crossing),
                             job: key.clone(),
                             attempt: *attempt,
                             rank: *rank,

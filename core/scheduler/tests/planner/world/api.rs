@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use scheduler::{Action, Attempt, JobKey, NewAttempt, Pod, PodState, Timestamp, Wish};
+use scheduler::{Action, Attempt, Departed, JobKey, NewAttempt, Pod, PodState, Timestamp, Wish};
 
 use super::{Deed, Event, PodId, Running, Stored, World};
+
+/// How long a replica remembers a pod that ended well and is gone.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// A write that was refused: somebody else was first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +149,9 @@ impl World {
             assert!(known, "{id:?} created before its key");
         }
         self.collect_later(&job);
+        let decided = self.attempts.get(&(job.clone(), attempt));
         let pod = Pod {
+            crossing: decided.is_some_and(|decided| decided.crossing),
             job,
             attempt,
             rank,
@@ -165,8 +170,10 @@ impl World {
                 pod,
                 dialled: false,
                 stopping: false,
+                born: self.born,
             },
         );
+        self.born += 1;
         let delay = self.delay(10, 800);
         self.queue.after(delay, Event::Bind(id));
         Ok(())
@@ -257,8 +264,38 @@ impl World {
                 "{ack:?} was dropped unrecorded"
             );
         }
+        self.forget(id);
         self.pods.remove(id);
         self.changed();
+    }
+
+    /// A pod that ended well is gone, or says something else from now on.
+    fn forget(&mut self, id: &PodId) {
+        let pod = self.pods[id].pod.clone();
+        let since = self.clock();
+        if pod.state != PodState::Succeeded {
+            return;
+        }
+        if self.queue.now() < self.operator.blind_until {
+            self.run(id).unseen = true;
+            return;
+        }
+        self.departed.retain(|gone| gone.since + REMEMBERED > since);
+        self.departed.push(Departed {
+            job: pod.job,
+            attempt: pod.attempt,
+            rank: pod.rank,
+            since,
+        });
+    }
+
+    /// Pods that have ended and whose objects nobody holds back, in the order of their creation.
+    fn ended_pods(&self) -> Vec<PodId> {
+        let ended = |one: &&Running| one.pod.terminal && !one.pod.finalizer;
+        let mut ended: Vec<&Running> = self.pods.values().filter(ended).collect();
+        ended.sort_by_key(|one| one.born);
+        let id = |one: &Running| (one.pod.job.clone(), one.pod.attempt, one.pod.rank);
+        ended.into_iter().map(id).collect()
     }
 
     pub(crate) fn deed(&mut self, deed: Deed) {
@@ -276,6 +313,35 @@ impl World {
                 }
                 self.forget_if_deleted(&key);
             }
+            Deed::DeleteForeground(key) => {
+                if let Some(stored) = self.jobs.get_mut(&key) {
+                    stored.job.deleting = true;
+                    stored.version += 1;
+                    let grace = stored.job.grace;
+                    self.attempts.retain(|(job, _), _| *job != key);
+                    self.keys.retain(|(job, _)| *job != key);
+                    let pods: Vec<PodId> = self.pods.keys().cloned().collect();
+                    for id in pods.iter().filter(|(job, ..)| *job == key) {
+                        self.delete_pod(id, grace);
+                    }
+                }
+                self.forget_if_deleted(&key);
+            }
+            Deed::CollectPods(most) => {
+                for id in self.ended_pods().into_iter().take(most) {
+                    self.delete_pod(&id, Duration::ZERO);
+                }
+            }
+            Deed::Rewrite => {
+                for id in self.ended_pods().into_iter().take(1) {
+                    self.forget(&id);
+                    if let Some(running) = self.pods.get_mut(&id) {
+                        let why = "UnexpectedAdmissionError".to_owned();
+                        running.pod.state = PodState::Refused(why);
+                    }
+                }
+            }
+            Deed::Storage(away) => self.storage_away = away,
             Deed::Create(job, program) => {
                 let named = |key: &JobKey| (key.namespace.clone(), key.name.clone());
                 if self.jobs.keys().any(|key| named(key) == named(&job.key)) {

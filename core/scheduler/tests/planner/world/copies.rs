@@ -7,10 +7,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Absent, Action, Attempt, Job, JobKey, Node, Pod, Snapshot, Timestamp};
+use scheduler::{
+    Absent, Action, Attempt, Departed, Job, JobKey, Node, Pod, PodState, Snapshot, Timestamp,
+};
 use sim::Rng;
 use topology::NodeName;
 
+use super::api::REMEMBERED;
 use super::{Event, World};
 
 /// Of what is older nothing is given away, as the operator has it.
@@ -53,13 +56,21 @@ struct WatchedCopy<K, V> {
     /// The same, and what the leader knows of its own writes.
     shown: BTreeMap<K, (u64, V)>,
     position: u64,
+    /// What says whether a value is remembered when it is gone or replaced; and those that are:
+    /// as the leader knows, and as the watch of each replica has delivered.
+    is_remembered: fn(&V) -> bool,
+    departed: Vec<(Duration, V)>,
+    missed: Vec<(Duration, V)>,
     /// From when until when the watch says nothing.
     hangs: Option<(Duration, Duration)>,
 }
 
 impl<K: Ord + Clone, V: Clone + PartialEq> WatchedCopy<K, V> {
-    fn new() -> Self {
+    fn new(is_remembered: fn(&V) -> bool) -> Self {
         Self {
+            is_remembered,
+            departed: Vec::new(),
+            missed: Vec::new(),
             truth: BTreeMap::new(),
             news: VecDeque::new(),
             delivered: BTreeMap::new(),
@@ -123,12 +134,17 @@ impl<K: Ord + Clone, V: Clone + PartialEq> WatchedCopy<K, V> {
             self.position = news.version;
             match news.value {
                 Some(value) => {
-                    self.delivered
+                    let old = self
+                        .delivered
                         .insert(news.key.clone(), (news.version, value.clone()));
+                    if !(self.is_remembered)(&value) {
+                        self.remember(old, now, true);
+                    }
                     self.set(news.key, (news.version, value));
                 }
                 None => {
-                    self.delivered.remove(&news.key);
+                    let old = self.delivered.remove(&news.key);
+                    self.remember(old, now, true);
                     if let Some((version, _)) = self.shown.get(&news.key)
                         && *version <= news.version
                     {
@@ -138,6 +154,19 @@ impl<K: Ord + Clone, V: Clone + PartialEq> WatchedCopy<K, V> {
             }
         }
         delivered
+    }
+
+    fn remember(&mut self, gone: Option<(u64, V)>, now: Duration, is_delivered: bool) {
+        let Some((_, value)) = gone.filter(|(_, value)| (self.is_remembered)(value)) else {
+            return;
+        };
+        for list in [&mut self.departed, &mut self.missed] {
+            list.retain(|(at, _)| *at + REMEMBERED > now);
+        }
+        if is_delivered {
+            self.missed.push((now, value.clone()));
+        }
+        self.departed.push((now, value));
     }
 
     fn set(&mut self, key: K, new: (u64, V)) {
@@ -165,17 +194,26 @@ impl<K: Ord + Clone, V: Clone + PartialEq> WatchedCopy<K, V> {
     }
 
     /// The leader has read an object.
-    fn found(&mut self, key: &K) {
-        match self.truth.get(key) {
-            Some(found) => self.set(key.clone(), found.clone()),
-            None => drop(self.shown.remove(key)),
+    fn found(&mut self, key: &K, now: Duration) {
+        match self.truth.get(key).cloned() {
+            Some(found) => {
+                if !(self.is_remembered)(&found.1) {
+                    let old = self.shown.get(key).cloned();
+                    self.remember(old, now, false);
+                }
+                self.set(key.clone(), found);
+            }
+            None => {
+                let old = self.shown.remove(key);
+                self.remember(old, now, false);
+            }
         }
     }
 
     /// The leader has changed an object, or found it gone.
-    fn changed(&mut self, key: &K) {
+    fn changed(&mut self, key: &K, now: Duration) {
         if self.shown.contains_key(key) {
-            self.found(key);
+            self.found(key, now);
         }
     }
 
@@ -220,10 +258,10 @@ impl World {
     pub(crate) fn lag(&mut self, rng: &mut Rng) {
         let lags = [(); 4].map(|()| *rng.pick(&[5, 300, 3000, 10_000]));
         self.copies = Some(Copies {
-            nodes: WatchedCopy::new(),
-            jobs: WatchedCopy::new(),
-            attempts: WatchedCopy::new(),
-            pods: WatchedCopy::new(),
+            nodes: WatchedCopy::new(|_| false),
+            jobs: WatchedCopy::new(|_| false),
+            attempts: WatchedCopy::new(|_| false),
+            pods: WatchedCopy::new(|pod: &Pod| pod.state == PodState::Succeeded),
             lags,
             rng: rng.fork(),
             version: 0,
@@ -324,6 +362,7 @@ impl World {
         copies.jobs.shown = copies.jobs.delivered.clone();
         copies.attempts.shown = copies.attempts.delivered.clone();
         copies.pods.shown = copies.pods.delivered.clone();
+        copies.pods.departed = copies.pods.missed.clone();
     }
 
     /// Whether the leader has seen all that was there when it began to lead. It does not wait for a
@@ -351,6 +390,17 @@ impl World {
         snapshot.attempts = copies.attempts.values().cloned().collect();
         snapshot.pods = copies.pods.values().cloned().collect();
         let now = self.queue.now();
+        let departed = copies.pods.departed.iter();
+        let departed = departed.filter(|(at, _)| *at + REMEMBERED > now);
+        let since = |at: Duration| Timestamp::default() + at + self.clocks.operator;
+        snapshot.departed = departed
+            .map(|(at, pod)| Departed {
+                job: pod.job.clone(),
+                attempt: pod.attempt,
+                rank: pod.rank,
+                since: since(*at),
+            })
+            .collect();
         let rounded = |age: Duration| {
             let complete = now.saturating_sub(age).as_millis();
             let complete = u64::try_from(complete).unwrap();
@@ -387,37 +437,40 @@ impl World {
         if let Some(copies) = &mut self.copies
             && now >= copies.leads_from
         {
-            copies.jobs.changed(&name_of(key));
+            copies.jobs.changed(&name_of(key), now);
         }
     }
 
     /// The leader knows what it has written; and of a write that was refused it has looked why.
     pub(super) fn saw(&mut self, key: &JobKey, action: &Action, refused: bool) {
         self.note();
+        let now = self.queue.now();
         let Some(copies) = &mut self.copies else {
             return;
         };
         let name = name_of(key);
         if refused {
-            copies.jobs.changed(&name);
+            copies.jobs.changed(&name, now);
         }
         match action {
             Action::AddFinalizer | Action::RemoveFinalizer | Action::Record { .. } => {
-                copies.jobs.changed(&name);
+                copies.jobs.changed(&name, now);
             }
             Action::CreateKey { .. } => {}
             Action::DeleteJob => drop(copies.jobs.shown.remove(&name)),
             Action::CreateAttempt(new) => copies.attempts.created(&(name, new.number)),
-            Action::DeleteAttempt { attempt } => copies.attempts.changed(&(name, *attempt)),
+            Action::DeleteAttempt { attempt } => copies.attempts.changed(&(name, *attempt), now),
             Action::CreatePod { attempt, rank, .. } => {
                 copies.pods.created(&(name, *attempt, *rank));
             }
-            Action::StripPod { attempt, rank } => copies.pods.changed(&(name, *attempt, *rank)),
+            Action::StripPod { attempt, rank } => {
+                copies.pods.changed(&(name, *attempt, *rank), now)
+            }
             Action::DeletePod { attempt, rank, .. } => {
                 let id = (name, *attempt, *rank);
                 // Of pods that are deleted together the answer does not contain the new versions.
                 if !copies.rng.chance(1, 2) {
-                    copies.pods.changed(&id);
+                    copies.pods.changed(&id, now);
                 } else if let Some((_, truth)) = copies.pods.truth.get(&id)
                     && let Some((_, shown)) = copies.pods.shown.get_mut(&id)
                     && shown.delete_by.is_none()
@@ -430,25 +483,26 @@ impl World {
 
     /// A read found an object, or that it is gone. Whether the leader sees now what there is.
     pub(super) fn has_read(&mut self, object: &Absent) -> bool {
+        let now = self.queue.now();
         let Some(copies) = &mut self.copies else {
             return true;
         };
         match object {
             Absent::Job(key) => {
                 let name = name_of(key);
-                copies.jobs.changed(&name);
+                copies.jobs.changed(&name, now);
                 copies.jobs.shown.contains_key(&name) == copies.jobs.truth.contains_key(&name)
             }
             Absent::Node(node) => {
-                copies.nodes.found(node);
+                copies.nodes.found(node, now);
                 true
             }
             Absent::Attempt { job, number } => {
-                copies.attempts.found(&(name_of(job), *number));
+                copies.attempts.found(&(name_of(job), *number), now);
                 true
             }
             Absent::Pod { job, attempt, rank } => {
-                copies.pods.found(&(name_of(job), *attempt, *rank));
+                copies.pods.found(&(name_of(job), *attempt, *rank), now);
                 true
             }
         }

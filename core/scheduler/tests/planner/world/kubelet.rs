@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{Exit, JobKey, PodState, Problem, Ready};
+use scheduler::{Exit, JobKey, PodState, Problem, ProgramCause, Ready};
 use topology::{CheckpointRef, NodeName};
 
 use super::{Event, PodId, Run, Running, World};
@@ -168,9 +168,15 @@ impl World {
             return;
         }
         run.started = Some(now);
+        let away = self.storage_away;
         let Some(stored) = self.jobs.get_mut(&job) else {
             return;
         };
+        if away && stored.saved > 0 {
+            let delay = self.delay(200, 20_000);
+            self.queue.after(delay, Event::Unreadable(job, attempt));
+            return;
+        }
         let left = stored.program.work.saturating_sub(stored.saved);
         let fault = stored.program.faults.pop_front();
         self.queue.after(
@@ -205,12 +211,66 @@ impl World {
             self.later(Event::Finish(job.clone(), attempt), &job, attempt);
             return;
         }
-        if let Some(stored) = self.jobs.get_mut(&job) {
-            stored.saved = stored.program.work;
-        }
-        for id in self.members(&job, attempt) {
+        let Some(stored) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        stored.saved = stored.program.work;
+        let straggles = stored.program.straggles;
+        let members = self.members(&job, attempt);
+        self.runs.entry((job, attempt)).or_default().finishing = true;
+        for id in members {
             // Ranks end one after the other; some may be asked to stop in between.
-            self.end(&id, PodState::Succeeded);
+            if straggles == 0 {
+                self.end_well(&id);
+            } else {
+                let delay = self.delay(0, straggles);
+                self.queue.after(delay, Event::End(id));
+            }
+        }
+    }
+
+    pub(super) fn end_well(&mut self, id: &PodId) {
+        let lives = |one: &Running| one.trains() && self.is_alive(&one.pod.node);
+        if self.pods.get(id).is_some_and(lives) {
+            self.run(id).ended.insert(id.2);
+            self.end(id, PodState::Succeeded);
+        }
+    }
+
+    /// Whether nobody but the ranks themselves is needed for the end of each.
+    pub(super) fn ends_well(&self, job: &JobKey, attempt: u32) -> bool {
+        let Some(run) = self.runs.get(&(job.clone(), attempt)) else {
+            return false;
+        };
+        let (Some(stored), out) = (self.jobs.get(job), self.out(job, attempt)) else {
+            return false;
+        };
+        let mut members = (0..stored.job.nodes).filter(|rank| !out.contains(rank));
+        run.finishing
+            && !run.unseen
+            && members.all(|rank| {
+                let pod = self.pods.get(&(job.clone(), attempt, rank));
+                let lives = |one: &Running| one.trains() && self.is_alive(&one.pod.node);
+                run.ended.contains(&rank) || pod.is_some_and(lives)
+            })
+    }
+
+    /// Every rank says that storage is away.
+    pub(super) fn unreadable(&mut self, job: JobKey, attempt: u32) {
+        let run = self.runs.entry((job.clone(), attempt)).or_default();
+        run.broken = true;
+        for id in self.members(&job, attempt) {
+            let running = &self.pods[&id];
+            if !running.trains() || !self.is_alive(&running.pod.node) {
+                continue;
+            }
+            let exit = Exit {
+                code: Some(1),
+                cause: Some(ProgramCause::CheckpointUnavailable("EIO".to_owned())),
+                finished: Some(self.stamp()),
+                ..Exit::default()
+            };
+            self.end(&id, PodState::Failed(exit));
         }
     }
 
@@ -244,6 +304,9 @@ impl World {
             let delay = self.delay(10, 12_000);
             let regroup = Event::Regroup(job.clone(), attempt);
             self.queue.after(delay, regroup);
+            return;
+        }
+        if run.finishing {
             return;
         }
         run.broken = true;
@@ -304,11 +367,14 @@ impl World {
         let members = self.members(&job, attempt);
         // The lowest that is left acknowledges.
         let first = &self.pods[&members[0]];
-        let acknowledged = first.stopping && first.trains();
+        let away = self.storage_away;
+        let acknowledged = first.stopping && first.trains() && !away;
         let Some(stored) = self.jobs.get_mut(&job) else {
             return;
         };
-        stored.saved = (stored.saved + now - started).min(stored.program.work);
+        if !away {
+            stored.saved = (stored.saved + now - started).min(stored.program.work);
+        }
         let ack = CheckpointRef {
             attempt,
             step: stored.saved,
@@ -318,7 +384,7 @@ impl World {
             stored.acked = Some((attempt, stored.saved));
         }
         for id in &members {
-            let ack = (*id == members[0]).then(|| ack.clone());
+            let ack = (*id == members[0] && !away).then(|| ack.clone());
             let state = match self.pods[id].stopping {
                 true => PodState::Interrupted { ack },
                 false => PodState::Succeeded,

@@ -197,7 +197,7 @@ impl World {
         let current = stored.job.status.attempt == *attempt && !stored.job.deleting;
         let member = !self.out(job, *attempt).contains(rank);
         if current && member && grace < stored.job.grace && self.counts() {
-            let whole = self.is_whole(job, *attempt);
+            let whole = self.is_whole(job, *attempt) || self.ends_well(job, *attempt);
             assert!(!whole, "a healthy gang is ended\n{}", self.describe());
         }
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use scheduler::{
-    Absent, Attempt, DryRun, Job, JobKey, Node, Pod, Policy, Ready, Snapshot, Timestamp,
+    Absent, Attempt, Departed, DryRun, Job, JobKey, Node, Pod, Policy, Ready, Snapshot, Timestamp,
 };
 use sim::{Queue, Rng};
 use topology::NodeName;
@@ -41,8 +41,12 @@ pub(crate) enum Event {
     Start(PodId),
     /// Every rank of an attempt reaches the end of its work.
     Finish(JobKey, u32),
+    /// A rank reaches its end.
+    End(PodId),
     /// A trainer fails by itself.
     Fail(PodId),
+    /// The ranks of an attempt find that the checkpoint cannot be read now.
+    Unreadable(JobKey, u32),
     /// The rendezvous decides how a gang goes on that has lost members.
     Regroup(JobKey, u32),
     /// A gang that was asked to stop has saved.
@@ -86,6 +90,8 @@ pub(crate) enum Event {
 pub(crate) enum Deed {
     Suspend(JobKey, bool),
     Delete(JobKey),
+    /// What some tools do by default, and the end of a namespace: what the job owns goes first.
+    DeleteForeground(JobKey),
     /// Creates a job as soon as its name is free.
     Create(Box<Job>, Program),
     Cordon(NodeName, bool),
@@ -93,6 +99,13 @@ pub(crate) enum Deed {
     DeleteNode(NodeName),
     /// What a drain does.
     Evict(JobKey, u32),
+    /// What the pods' garbage collector does when there are too many that have ended: so many of
+    /// them are deleted, those that were created first.
+    CollectPods(usize),
+    /// A kubelet restarts, admits a pod anew that has ended, and refuses it.
+    Rewrite,
+    /// The storage with the checkpoints goes away, or comes back.
+    Storage(bool),
 }
 
 /// What a job's program is like.
@@ -108,6 +121,8 @@ pub(crate) struct Program {
     pub(crate) blocked: bool,
     /// Whether survivors of a failure notice it and fail too, or hang.
     pub(crate) survivors_hang: bool,
+    /// Within how many milliseconds of each other its ranks end.
+    pub(crate) straggles: u64,
 }
 
 impl Program {
@@ -118,6 +133,7 @@ impl Program {
             saves: true,
             blocked: false,
             survivors_hang: false,
+            straggles: 0,
         }
     }
 }
@@ -141,6 +157,8 @@ pub(crate) struct Running {
     pub(crate) dialled: bool,
     /// Whether its launcher got SIGTERM.
     pub(crate) stopping: bool,
+    /// How many pods were created before it.
+    pub(crate) born: u64,
 }
 
 /// One attempt's training.
@@ -150,6 +168,11 @@ pub(crate) struct Run {
     pub(crate) started: Option<u64>,
     pub(crate) broken: bool,
     pub(crate) saving: bool,
+    /// Whether its work is done, so that nobody needs the others any more; and who has ended well.
+    pub(crate) finishing: bool,
+    pub(crate) ended: BTreeSet<u32>,
+    /// Whether the pod of one of them went while nobody watched, or before it was written down.
+    pub(crate) unseen: bool,
     /// Since when it is known that nobody goes on.
     pub(crate) stuck: Option<Timestamp>,
 }
@@ -173,6 +196,12 @@ pub(crate) struct World {
     pub(crate) pods: BTreeMap<PodId, Running>,
     pub(crate) runs: BTreeMap<(JobKey, u32), Run>,
     pub(crate) operator: Operator,
+    /// Pods that ended well and are gone, as every replica remembers them that watches.
+    pub(crate) departed: Vec<Departed>,
+    /// Whether checkpoints can neither be read nor written.
+    pub(crate) storage_away: bool,
+    /// How many pods were ever created.
+    pub(crate) born: u64,
     /// What the leader knows, if that is not everything.
     pub(crate) copies: Option<Copies>,
     /// Whether deletions hit whatever has the name, though it belongs to a later job.
@@ -203,6 +232,9 @@ impl World {
             pods: BTreeMap::new(),
             runs: BTreeMap::new(),
             operator: Operator::default(),
+            departed: Vec::new(),
+            storage_away: false,
+            born: 0,
             copies: None,
             deletes_by_name: false,
             clocks: Clocks::default(),
@@ -279,6 +311,7 @@ impl World {
                 .values()
                 .map(|running| running.pod.clone())
                 .collect(),
+            departed: self.departed.clone(),
             reports: Vec::new(),
             stuck: self.stuck(),
             absent: self.operator.absent.clone(),
@@ -382,7 +415,9 @@ impl World {
             Event::Dial(id) => self.dial(id),
             Event::Start(id) => self.start(id),
             Event::Finish(job, attempt) => self.finish(job, attempt),
+            Event::End(id) => self.end_well(&id),
             Event::Fail(id) => self.fail(id),
+            Event::Unreadable(job, attempt) => self.unreadable(job, attempt),
             Event::Regroup(job, attempt) => self.regroup(job, attempt),
             Event::Saved(job, attempt) => self.saved(job, attempt),
             Event::Kill(id) => self.kill(id),
@@ -428,19 +463,18 @@ impl World {
                 running.pod
             );
         }
-        let crossing = self.attempts.values().filter(|attempt| {
-            let members = self.members(&attempt.job, attempt.number);
-            // On a dead machine nothing trains, whatever its pod says.
-            let trains = members.first().is_some_and(|id| {
-                let running = &self.pods[id];
-                running.trains() && self.is_alive(&running.pod.node)
-            });
-            attempt.crossing && trains
-        });
+        // On a dead machine nothing trains, whatever its pod says; and an attempt may be without
+        // its ConfigMap.
+        let crossing: BTreeSet<_> = self
+            .pods
+            .values()
+            .filter(|one| one.pod.crossing && one.trains() && self.is_alive(&one.pod.node))
+            .map(|one| (&one.pod.job, one.pod.attempt))
+            .collect();
         let limit = self.policy.max_cross_zone_jobs as usize;
         assert!(
-            crossing.count() <= limit,
-            "too many jobs cross\n{}",
+            crossing.len() <= limit,
+            "too many jobs cross: {crossing:?}\n{}",
             self.describe()
         );
     }

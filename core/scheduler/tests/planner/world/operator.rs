@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Absent, Action, JobKey, JobPlan, Sights};
+use scheduler::{Absent, Action, CompletedRanks, JobKey, JobPlan, Sights};
 
 use super::{Event, World};
 
@@ -47,6 +47,10 @@ pub(crate) struct Operator {
     pub(super) tried: BTreeSet<JobKey>,
     next_wake: Option<u64>,
     pub(super) sights: Sights,
+    /// Whether nobody watches while nobody leads: there is no other replica.
+    pub(crate) is_alone: bool,
+    /// Until then no replica watches.
+    pub(super) blind_until: Duration,
     /// Until then no sidecar has dialled the new leader.
     pub(super) deaf_until: Duration,
     pub(crate) plans: u64,
@@ -239,6 +243,19 @@ impl World {
         self.operator.awake = true;
         let vacancy = self.operator.crash.vacancy;
         self.queue.after(vacancy, Event::Plan);
+        if self.operator.is_alone {
+            self.operator.blind_until = self.queue.now() + vacancy;
+            for gone in std::mem::take(&mut self.departed) {
+                let of_it = |one: &&CompletedRanks| one.attempt == gone.attempt;
+                let stored = self.jobs.get(&gone.job);
+                let known = stored.and_then(|stored| stored.job.status.completed.as_ref());
+                let known = known.filter(of_it);
+                if known.is_none_or(|known| !known.ranks.contains(&gone.rank)) {
+                    let run = self.runs.entry((gone.job, gone.attempt)).or_default();
+                    run.unseen = true;
+                }
+            }
+        }
         // Whoever leads next knows nothing but what it sees, and sidecars take a moment to find it.
         self.operator.sights = Sights::default();
         self.forget_own_writes(self.queue.now() + vacancy);

@@ -79,14 +79,17 @@ impl World {
             return;
         };
         let (nodes, now) = (stored.job.nodes, self.now());
+        let ended = self.runs.get(&(job.clone(), attempt)).map(|run| &run.ended);
         let is_lost = |rank: &u32| {
             let id = (job.clone(), attempt, *rank);
-            self.pods.get(&id).is_none_or(|running| {
-                let pod = &running.pod;
-                let ended = matches!(pod.state, PodState::Failed(_) | PodState::Refused(_));
-                let left = running.pod.terminal;
-                ended || !left && !self.is_alive(&pod.node)
-            })
+            let has_ended = ended.is_some_and(|ended| ended.contains(rank));
+            !has_ended
+                && self.pods.get(&id).is_none_or(|running| {
+                    let pod = &running.pod;
+                    let ended = matches!(pod.state, PodState::Failed(_) | PodState::Refused(_));
+                    let left = running.pod.terminal;
+                    ended || !left && !self.is_alive(&pod.node)
+                })
         };
         let lost: BTreeSet<u32> = (0..nodes)
             .filter(|rank| members.lost.contains(rank) || is_lost(rank))
