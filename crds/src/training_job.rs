@@ -444,6 +444,10 @@ pub struct PromiseStatus {
     /// Until when.
     #[schemars(schema_with = "schema::time")]
     pub until: Time,
+    /// The NodeValidation that has one of the attempt's nodes, or gets it next. As long as it is
+    /// named, the reservation stands, whatever `until` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_by: Option<String>,
 }
 
 /// Nodes in a zone.

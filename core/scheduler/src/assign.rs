@@ -12,7 +12,6 @@ use crate::filter::{Waiting, excluded};
 use crate::gang::Wake;
 use crate::job_planner::JobPlanner;
 use crate::ledger::Ledger;
-use crate::node::Wish;
 use crate::pin;
 use crate::placement::Pool;
 use crate::plan::PlacedNode;
@@ -50,19 +49,12 @@ pub(crate) fn assign<'a>(
         }
     }
     for planner in planners {
-        let exits = planner.should_leave(ledger, wake);
-        if exits.is_empty() {
+        let Some(departure) = planner.should_leave(ledger, wake) else {
             continue;
-        }
-        // Who only wants no new work there can wait until there is room. A Node that goes takes its
-        // pods along, and one that is to be validated comes back in minutes.
-        let must = exits.iter().any(|exit| match exit.why {
-            Wish::Deleted | Wish::Validated(_) => true,
-            Wish::Cordoned | Wish::Tainted(_) => false,
-        });
+        };
         let placement = market.keep_place_for(planner);
-        if placement.is_some() || must {
-            planner.move_away(&exits, placement.as_ref(), ledger, wake);
+        if placement.is_some() || departure.is_must {
+            planner.move_away(&departure, placement.as_ref(), ledger, wake);
         }
     }
     dry_runs
@@ -86,6 +78,10 @@ struct Market<'l, 'a> {
     /// Free nodes that jobs keep away from because of what happened to others there: in no pool.
     distrusted: BTreeMap<&'a Class, Vec<&'a Node>>,
     crossing: u32,
+    /// Nodes that jobs with a promise may need: no pinned job gets them in this plan.
+    claimed: BTreeSet<&'a NodeName>,
+    /// Other nodes that only pinned jobs get.
+    for_pinned: BTreeSet<&'a NodeName>,
     /// Nodes that this plan gives to jobs that are pinned to them.
     pinned: BTreeSet<&'a NodeName>,
 }
@@ -115,9 +111,12 @@ impl<'l, 'a> Market<'l, 'a> {
             reserved: BTreeMap::new(),
             distrusted,
             crossing: ledger.crossing(),
+            claimed: BTreeSet::new(),
+            for_pinned: BTreeSet::new(),
             pinned: BTreeSet::new(),
         };
         market.keep_promises();
+        market.keep_for_pinned();
         market
     }
 
@@ -170,6 +169,33 @@ impl<'l, 'a> Market<'l, 'a> {
                     }
                     Some(_) | None => pool.add(node),
                 }
+            }
+            self.claimed
+                .extend(reserved.nodes.iter().map(|node| &node.name));
+            missing.retain(|_, count| *count > 0);
+            if !missing.is_empty() {
+                self.claimed.extend(promise.before_validations);
+            }
+            let suspects = self.distrusted.entry(&promise.job.class).or_default();
+            let last = suspects
+                .iter()
+                .filter(|node| missing.contains_key(&node.zone));
+            self.claimed.extend(last.map(|node| &node.name));
+        }
+    }
+
+    /// Takes out what jobs that restart do not need and validations are to have next.
+    fn keep_for_pinned(&mut self) {
+        let nodes = self.ledger.states().next_runs().after_restarts();
+        let nodes = nodes.filter(|name| !self.claimed.contains(name));
+        self.for_pinned = nodes.collect();
+        let nodes = self.for_pinned.iter();
+        for node in nodes.filter_map(|name| self.ledger.node(name)) {
+            if let Some(pool) = self.free.get_mut(&node.class) {
+                pool.remove(node);
+            }
+            if let Some(suspects) = self.distrusted.get_mut(&node.class) {
+                suspects.retain(|other| other.name != node.name);
             }
         }
     }
@@ -231,15 +257,14 @@ impl<'l, 'a> Market<'l, 'a> {
     /// Takes a vacant node for a job that is pinned to it, unless it is kept for another.
     fn take(&mut self, node: &'a Node) -> bool {
         let is_it = |other: &&Node| other.name == node.name;
-        let mut reserved = self.reserved.values();
-        let promised = reserved.any(|reserved| reserved.nodes.iter().any(is_it));
-        if promised || self.pinned.contains(&node.name) {
+        if self.claimed.contains(&node.name) || self.pinned.contains(&node.name) {
             return false;
         }
         let pool = self.free.entry(&node.class).or_default();
         let suspects = self.distrusted.entry(&node.class).or_default();
+        let is_for_pinned = self.for_pinned.contains(&node.name);
         // One that no other work may go to is nobody's to keep.
-        let taken = if !self.ledger.is_healthy(node) {
+        let taken = if is_for_pinned || !self.ledger.is_healthy(node) {
             true
         } else if let Some(at) = suspects.iter().position(is_it) {
             suspects.swap_remove(at);

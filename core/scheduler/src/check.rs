@@ -115,6 +115,8 @@ struct Facts<'a> {
     taken: BTreeSet<&'a NodeName>,
     /// Nodes with a pod that has not ended.
     occupied: BTreeSet<&'a NodeName>,
+    /// The attempts that name nodes.
+    attempts: BTreeMap<(&'a JobKey, u32), &'a Attempt>,
     /// The attempts that hold nodes.
     held: BTreeMap<&'a JobKey, &'a Attempt>,
     /// Pods that ended well and are gone.
@@ -154,6 +156,7 @@ impl<'a> Facts<'a> {
             .map(|pod| &pod.node)
             .collect();
         let mut taken = occupied.clone();
+        let mut attempts = BTreeMap::new();
         let mut held = BTreeMap::new();
         let mut crossing = BTreeSet::new();
         let doubtful = snapshot.doubtful.iter();
@@ -169,6 +172,7 @@ impl<'a> Facts<'a> {
                 doubtful.insert(number);
                 continue;
             }
+            attempts.insert(number, attempt);
             if jobs
                 .get(&attempt.job)
                 .is_some_and(|job| holds(job, attempt))
@@ -210,6 +214,7 @@ impl<'a> Facts<'a> {
             pods,
             taken,
             occupied,
+            attempts,
             held,
             promises: promising::Promises::default(),
             crossing,
@@ -303,8 +308,9 @@ impl<'a> Facts<'a> {
                     format!("attempt {attempt} is deleted while it holds")
                 })?;
                 let promised = replay.status.promise.as_ref();
-                let named = promised
-                    .is_some_and(|promise| promise.attempt == *attempt && promise.until > self.now);
+                let named = promised.is_some_and(|promise| {
+                    promise.attempt == *attempt && promising::stands(promise, self.now)
+                });
                 ensure(!named, PROMISE_KEPT, || {
                     format!("attempt {attempt} names promised nodes")
                 })?;

@@ -8,8 +8,7 @@ use std::time::Duration;
 use topology::{CheckpointRef, NodeName};
 
 use crate::gang::Wake;
-use crate::node::{GangLiveness, State, States};
-use crate::pin;
+use crate::node::{GangLiveness, State, States, Wish};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
@@ -88,6 +87,8 @@ pub(crate) struct Ledger<'a> {
     unheard_since: &'a BTreeMap<NodeName, Timestamp>,
     /// Jobs with a gang that crosses zones, or is about to.
     crossing: BTreeSet<&'a JobKey>,
+    /// The validations that have nodes, by node.
+    validating: BTreeMap<&'a NodeName, &'a Arc<str>>,
     now: Timestamp,
     policy: &'a Policy,
 }
@@ -174,6 +175,7 @@ impl<'a> Ledger<'a> {
             pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
             unheard_since: &snapshot.unheard_since,
             crossing: BTreeSet::new(),
+            validating: BTreeMap::new(),
             now,
             policy,
         };
@@ -181,6 +183,7 @@ impl<'a> Ledger<'a> {
         ledger.settle_claims();
         ledger.take_under_way();
         ledger.count_leavers();
+        ledger.find_validations();
         ledger
     }
 
@@ -304,6 +307,24 @@ impl<'a> Ledger<'a> {
         self.crossing.extend(leavers);
     }
 
+    /// A validation has its node until its pod has left.
+    fn find_validations(&mut self) {
+        let pinned = self.views.iter().filter_map(|(key, view)| {
+            let job = view.job?;
+            let holds = job.status.phase.holds_nodes() && !job.deleting;
+            let mut pods = view.pods.values();
+            let has_it = holds || self.gets_nodes(key) || pods.any(|pod| !self.delays_nothing(pod));
+            Some((job.pin.as_ref()?, &job.key.name)).filter(|_| has_it)
+        });
+        self.validating = pinned.collect();
+    }
+
+    /// The validation that has the node, or gets it because nobody uses it.
+    pub(crate) fn run_at(&self, node: &NodeName) -> Option<&'a Arc<str>> {
+        let has_it = self.validating.get(node).copied();
+        has_it.or_else(|| self.states.next_runs().awaits(node))
+    }
+
     /// Whether a plan for the job is being written.
     pub(crate) fn is_under_way(&self, job: &JobKey) -> bool {
         self.under_way.contains_key(job)
@@ -391,15 +412,12 @@ impl<'a> Ledger<'a> {
     /// Whether the owner of the node may create its pod there. Where the kubelet has only stopped
     /// being Ready for a moment it may: the pod is bound as soon as it is again.
     pub(crate) fn can_take_pod(&self, job: &Job, name: &NodeName) -> bool {
+        let is_pinned = job.pin.is_some();
         let open = match self.states.of(name) {
-            state if job.pin.is_some() => {
-                pin::admits(state) || matches!(state, State::NoNewWork { .. })
-            }
             State::Usable | State::NoNewWork { .. } => true,
-            State::Leaving { .. }
-            | State::Suspect { .. }
-            | State::Short { .. }
-            | State::Lost { .. } => false,
+            State::Leaving { wishes } => is_pinned && !wishes.contains_key(&Wish::Deleted),
+            State::Suspect { .. } | State::Short { .. } => is_pinned,
+            State::Lost { .. } => false,
         };
         open && !self.occupied.contains(name)
     }

@@ -22,11 +22,13 @@ use crate::time::Timestamp;
 /// How many nodes a message names.
 const NAMED: usize = 3;
 
-/// A node that a gang should leave.
+/// What a gang should leave.
 #[derive(Debug)]
 pub(crate) struct Departure<'a> {
-    node: &'a NodeName,
-    pub(crate) why: Wish,
+    /// Nodes, and the wish of each that people read; at least one.
+    nodes: Vec<(&'a NodeName, &'a Wish)>,
+    /// Whether it leaves also if there is no place for it elsewhere.
+    pub(crate) is_must: bool,
 }
 
 impl<'a> JobPlanner<'a> {
@@ -46,62 +48,68 @@ impl<'a> JobPlanner<'a> {
 
     /// Which of its nodes it should leave now, if it trains or is about to. Somebody who empties
     /// several nodes takes a while, and a gang that has just moved is not asked again at once: so
-    /// it leaves them together.
-    pub(crate) fn should_leave(&self, ledger: &Ledger<'a>, wake: &mut Wake) -> Vec<Departure<'a>> {
+    /// it leaves them together. A wish that it must follow has to be as old as any other.
+    pub(crate) fn should_leave(
+        &self,
+        ledger: &Ledger<'a>,
+        wake: &mut Wake,
+    ) -> Option<Departure<'a>> {
         let settled = matches!(self.status.phase, JobPhase::Starting | JobPhase::Running);
-        let Some(attempt) = self.view.holding() else {
-            return Vec::new();
-        };
+        let attempt = self.view.holding()?;
         let is_pinned = self.job.pin.is_some();
         if !settled || is_pinned || !self.actions.is_empty() {
-            return Vec::new();
+            return None;
         }
-        let mut since: Option<Timestamp> = None;
-        let mut exits = Vec::new();
+        let mut nodes = Vec::new();
+        let (mut wished, mut must): (Option<Timestamp>, Option<Timestamp>) = (None, None);
+        let earlier = |old: Option<Timestamp>, new| Some(old.map_or(new, |old| old.min(new)));
         for (_, node) in self.view.places(attempt) {
-            if let State::Leaving { why, since: first } = ledger.states().of(node) {
-                since = Some(since.map_or(*first, |old| old.min(*first)));
-                exits.push(Departure {
-                    node,
-                    why: why.clone(),
-                });
+            let State::Leaving { wishes } = ledger.states().of(node) else {
+                continue;
+            };
+            nodes.extend(wishes.keys().next_back().map(|why| (node, why)));
+            for (wish, since) in wishes {
+                wished = earlier(wished, *since);
+                if wish.is_must() {
+                    must = earlier(must, *since);
+                }
             }
         }
-        let Some(since) = since else {
-            return Vec::new();
-        };
         let policy = ledger.policy();
-        let mut due = since + policy.leave_after;
-        if attempt.number > 1 {
-            due = due.max(attempt.seen + policy.move_pause);
-        }
-        if due > self.now {
-            wake.at(due);
-            return Vec::new();
-        }
-        exits
+        let rested = match attempt.number {
+            0 | 1 => attempt.seen,
+            _ => attempt.seen + policy.move_pause,
+        };
+        let mut is_due = |since: Timestamp| {
+            let due = rested.max(since + policy.leave_after);
+            if due > self.now {
+                wake.at(due);
+            }
+            due <= self.now
+        };
+        let is_must = must.is_some_and(&mut is_due);
+        (is_must || is_due(wished?)).then_some(Departure { nodes, is_must })
     }
 
     /// Leaves nodes that somebody wants emptied.
     pub(crate) fn move_away(
         &mut self,
-        exits: &[Departure<'_>],
+        departure: &Departure<'_>,
         placement: Option<&Placement>,
         ledger: &Ledger<'a>,
         wake: &mut Wake,
     ) {
-        // What counts most last.
-        let reasons = exits.iter().map(|exit| match exit.why {
-            Wish::Validated(_) => (0, "NodeValidation"),
-            Wish::Cordoned | Wish::Tainted(_) => (1, "NodeCordoned"),
-            Wish::Deleted => (2, "NodeDeleted"),
-        });
-        let (_, reason) = reasons.max().unwrap_or_default();
-        let named = exits.iter().take(NAMED);
+        let nodes = &departure.nodes;
+        let reason = match nodes.iter().map(|(_, why)| *why).max() {
+            None | Some(Wish::Cordoned | Wish::Tainted(_)) => "NodeCordoned",
+            Some(Wish::Validated(_)) => "NodeValidation",
+            Some(Wish::Deleted) => "NodeDeleted",
+        };
+        let named = nodes.iter().take(NAMED);
         let named: Vec<String> = named
-            .map(|Departure { node, why }| format!("node {node} is {why}"))
+            .map(|(node, why)| format!("node {node} is {why}"))
             .collect();
-        let more = match exits.len().saturating_sub(NAMED) {
+        let more = match nodes.len().saturating_sub(NAMED) {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
@@ -137,9 +145,7 @@ impl<'a> JobPlanner<'a> {
         if self.status.phase == JobPhase::Suspended {
             self.resumed();
         }
-        if self.status.promised(self.now).is_none() {
-            self.status.promise = None;
-        }
+        self.review_promise(ledger);
         if let Some(when) = self.status.retry_at.filter(|when| *when > self.now) {
             wake.at(when);
         } else if left {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use topology::{Class, NodeName, Zone};
 
 use crate::avoid::suspects;
+use crate::pin::NextRuns;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Node, Snapshot};
 use crate::time::Timestamp;
@@ -26,18 +27,30 @@ pub enum Ready {
     Unknown,
 }
 
-/// Somebody's wish that a node be emptied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Somebody's wish that a node be emptied. Of several the greatest is the one that people read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wish {
     /// `spec.unschedulable`.
     Cordoned,
     /// A NoSchedule or NoExecute taint that is neither Kubernetes' own nor one that dedicates nodes
     /// to training.
     Tainted(Arc<str>),
+    /// This validation interrupts, and could run on the node as it is.
+    Validated(Arc<str>),
     /// The Node has a deletionTimestamp.
     Deleted,
-    /// This validation is to have the node soon.
-    Validated(Arc<str>),
+}
+
+impl Wish {
+    /// Whether a gang follows it without a place elsewhere, too. Who only wants no new work there
+    /// can wait until there is room. A Node that goes takes its pods along, and one that is to be
+    /// validated comes back in minutes.
+    pub(crate) fn is_must(&self) -> bool {
+        match self {
+            Self::Deleted | Self::Validated(_) => true,
+            Self::Cordoned | Self::Tainted(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Wish {
@@ -96,10 +109,8 @@ pub enum State {
     },
     /// No new work; gangs on it save and go elsewhere.
     Leaving {
-        /// Who wants that.
-        why: Wish,
-        /// When the planner first saw it.
-        since: Timestamp,
+        /// Who wants that, and when the planner first saw it; at least one.
+        wishes: BTreeMap<Wish, Timestamp>,
     },
     /// Peers could not reach it: no new work until then.
     Suspect {
@@ -210,11 +221,9 @@ fn join(facts: Facts<'_>) -> State {
         };
         return State::Lost { why };
     }
-    if let Some(why) = &node.wish {
-        return State::Leaving {
-            why: why.clone(),
-            since: node.wish_since,
-        };
+    if !node.wishes.is_empty() {
+        let wishes = node.wishes.clone();
+        return State::Leaving { wishes };
     }
     match node.ready {
         Ready::True => {}
@@ -261,6 +270,7 @@ pub struct States<'a> {
     absent: BTreeSet<&'a NodeName>,
     /// Until when all jobs keep away from a node for what happened to some there.
     avoided: BTreeMap<&'a NodeName, Timestamp>,
+    next: NextRuns<'a>,
     storms: Vec<Storm>,
     wake: Option<Timestamp>,
 }
@@ -283,7 +293,7 @@ impl<'a> States<'a> {
                 wake = Some(wake.map_or(when, |old| old.min(when)));
             }
         };
-        let awaited = awaited(snapshot);
+        let next = NextRuns::new(snapshot, now);
         let mut known = BTreeMap::new();
         for node in &snapshot.nodes {
             let heartbeats = match &node.name {
@@ -312,7 +322,7 @@ impl<'a> States<'a> {
                 lease_counts: believed <= now,
                 now,
             });
-            if let (State::Usable, Some(by)) = (&state, awaited.get(&node.name)) {
+            if let (State::Usable, Some(by)) = (&state, next.awaits(&node.name)) {
                 let why = NodeReason::Awaited(Arc::clone(by));
                 state = State::NoNewWork { why };
             }
@@ -327,6 +337,7 @@ impl<'a> States<'a> {
             alive,
             absent: absent.collect(),
             avoided: suspects(snapshot, now),
+            next,
             storms,
             wake,
         }
@@ -362,6 +373,11 @@ impl<'a> States<'a> {
         &self.avoided
     }
 
+    /// The validations that are to have nodes before everybody else.
+    pub(crate) fn next_runs(&self) -> &NextRuns<'a> {
+        &self.next
+    }
+
     /// Where many nodes stopped being Ready at once.
     pub fn storms(&self) -> &[Storm] {
         &self.storms
@@ -371,31 +387,6 @@ impl<'a> States<'a> {
     pub(crate) fn wake(&self) -> Option<Timestamp> {
         self.wake
     }
-}
-
-/// Nodes that nobody uses and that a pinned job is to have first, with its name. In use they are
-/// nodes like others: whoever waits for one of them waits for a node that comes free.
-fn awaited(snapshot: &Snapshot) -> BTreeMap<&NodeName, &Arc<str>> {
-    let jobs = snapshot.jobs.iter();
-    let waiting = jobs.filter_map(|job| Some((job.awaits()?, &job.key.name)));
-    let mut awaited: BTreeMap<_, _> = waiting.collect();
-    if awaited.is_empty() {
-        return awaited;
-    }
-    let holding = snapshot
-        .jobs
-        .iter()
-        .filter(|job| job.status.phase.holds_nodes());
-    let holding: BTreeSet<_> = holding.map(|job| (&job.key, job.status.attempt)).collect();
-    let attempts = snapshot.attempts.iter();
-    let held = attempts.filter(|attempt| holding.contains(&(&attempt.job, attempt.number)));
-    let held = held.flat_map(|attempt| &attempt.nodes);
-    let pods = snapshot.pods.iter().filter(|pod| !pod.terminal);
-    let under_way = snapshot.under_way.iter().flat_map(|plan| plan.nodes());
-    for node in held.chain(pods.map(|pod| &pod.node)).chain(under_way) {
-        awaited.remove(node);
-    }
-    awaited
 }
 
 /// Where more nodes than single faults explain stopped being Ready within one window, and are not

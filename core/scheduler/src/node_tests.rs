@@ -19,8 +19,7 @@ fn node() -> Node {
         unready_since: NOW,
         taint: None,
         quarantine: None,
-        wish: None,
-        wish_since: NOW,
+        wishes: BTreeMap::new(),
         short: None,
         suspect_until: None,
     }
@@ -30,6 +29,10 @@ fn with(change: fn(&mut Node)) -> Node {
     let mut node = node();
     change(&mut node);
     node
+}
+
+fn wish(node: &mut Node, wish: Wish) {
+    node.wishes.insert(wish, NOW);
 }
 
 fn facts(node: Option<&Node>, heartbeats: Heartbeats) -> Facts<'_> {
@@ -48,7 +51,10 @@ fn describe(state: &State) -> String {
     match state {
         State::Usable => "usable".to_owned(),
         State::NoNewWork { why } | State::Lost { why } => format!("{}: {why}", state.as_str()),
-        State::Leaving { why, .. } => format!("leaving: {why}"),
+        State::Leaving { wishes } => {
+            let wishes: Vec<String> = wishes.keys().map(Wish::to_string).collect();
+            format!("leaving: {}", wishes.join(", "))
+        }
         State::Suspect { .. } => "suspect".to_owned(),
         State::Short { of } => format!("short: {of}"),
     }
@@ -114,15 +120,21 @@ fn a_node_is_lost_only_if_its_sidecar_is_quiet_and_something_else_says_so() {
 
 #[test]
 fn each_reason_against_new_work_has_its_state() {
-    let table: [(Change, &str); 9] = [
+    let table: [(Change, &str); 10] = [
         (|_| (), "usable"),
-        (|node| node.wish = Some(Wish::Cordoned), "leaving: cordoned"),
+        // Several want it emptied.
         (
-            |node| node.wish = Some(Wish::Deleted),
-            "leaving: being deleted",
+            |node| {
+                wish(node, Wish::Deleted);
+                wish(node, Wish::Validated("weekly-1".into()));
+                wish(node, Wish::Cordoned);
+            },
+            "leaving: cordoned, awaited by validation weekly-1, being deleted",
         ),
+        (|node| wish(node, Wish::Cordoned), "leaving: cordoned"),
+        (|node| wish(node, Wish::Deleted), "leaving: being deleted"),
         (
-            |node| node.wish = Some(Wish::Tainted("team/maintenance".into())),
+            |node| wish(node, Wish::Tainted("team/maintenance".into())),
             "leaving: tainted with team/maintenance",
         ),
         (
@@ -142,7 +154,7 @@ fn each_reason_against_new_work_has_its_state() {
         (
             |node| {
                 node.ready = Ready::False;
-                node.wish = Some(Wish::Cordoned);
+                wish(node, Wish::Cordoned);
             },
             "leaving: cordoned",
         ),

@@ -170,8 +170,7 @@ mod tests {
             unready_since: Timestamp::default(),
             taint: None,
             quarantine: None,
-            wish: None,
-            wish_since: Timestamp::default(),
+            wishes: BTreeMap::new(),
             short: None,
             suspect_until: None,
         }

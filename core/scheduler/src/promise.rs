@@ -2,18 +2,19 @@
 //! which nodes they keep. Leaves giving them to `assign`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use topology::{NodeName, Zone};
 
 use crate::avoid::avoided;
 use crate::ledger::{JobView, Ledger};
 use crate::queue;
-use crate::snapshot::{Attempt, Job, JobKey, Node};
+use crate::snapshot::{Attempt, Job, JobKey, Node, Snapshot};
 use crate::status::{JobPhase, JobStatus};
 use crate::time::Timestamp;
 
 /// A job's right to a place while it has none. It is in the job's status before anything follows
-/// from it, so a new leader honours it, and it ends by itself.
+/// from it, so a new leader honours it. It ends by itself, once nothing delays it any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The nodes of this attempt come first, as far as they are good. Its ConfigMap stays as long.
@@ -22,6 +23,9 @@ pub struct Promise {
     pub zones: BTreeMap<Zone, u32>,
     /// Until when.
     pub until: Timestamp,
+    /// The validation that has one of the attempt's nodes, or is to have it next. As long as it is
+    /// named here the promise stands, whatever `until` says.
+    pub delayed_by: Option<Arc<str>>,
 }
 
 impl Promise {
@@ -48,6 +52,7 @@ impl Promise {
             attempt: attempt.number,
             zones,
             until,
+            delayed_by: None,
         })
     }
 }
@@ -55,8 +60,42 @@ impl Promise {
 impl JobStatus {
     /// The promise, unless it has run out.
     pub(crate) fn promised(&self, now: Timestamp) -> Option<&Promise> {
-        self.promise.as_ref().filter(|promise| promise.until > now)
+        let promise = self.promise.as_ref();
+        promise.filter(|promise| promise.until > now || promise.delayed_by.is_some())
     }
+
+    /// Whether what is promised is for a restart: the attempt failed or was lost, and nobody had
+    /// asked it to leave.
+    fn is_for_restart(&self, promise: &Promise) -> bool {
+        let failed = self.failure.as_ref().map(|failure| failure.attempt);
+        failed == Some(promise.attempt)
+    }
+}
+
+/// The nodes of attempts that failed or were lost, as long as their jobs are to get them back: no
+/// validation stands before a restart.
+pub(crate) fn kept_for_restarts(snapshot: &Snapshot, now: Timestamp) -> BTreeSet<&NodeName> {
+    let restarting = snapshot.jobs.iter().filter_map(|job| {
+        let status = &job.status;
+        let waits = matches!(status.phase, JobPhase::Restarting | JobPhase::Assigned);
+        let promise = status.promised(now)?;
+        (waits && is_wanted(job) && status.is_for_restart(promise))
+            .then_some((&job.key, promise.attempt))
+    });
+    let restarting: BTreeSet<_> = restarting.collect();
+    if restarting.is_empty() {
+        return BTreeSet::new();
+    }
+    let attempts = snapshot.attempts.iter();
+    attempts
+        .filter(|attempt| restarting.contains(&(&attempt.job, attempt.number)))
+        .flat_map(|attempt| &attempt.nodes)
+        .collect()
+}
+
+/// Whether nobody wants that the job gets no nodes.
+fn is_wanted(job: &Job) -> bool {
+    !job.deleting && !job.suspend && job.problem.is_none()
 }
 
 /// What a standing promise keeps.
@@ -69,6 +108,9 @@ pub(crate) struct Standing<'a> {
     pub(crate) more: BTreeMap<&'a Zone, usize>,
     /// Whether it keeps a right to cross zones that is not counted yet.
     pub(crate) crosses: bool,
+    /// All nodes of its own attempt, if it is for a restart: before that none is validated that it
+    /// may need.
+    pub(crate) before_validations: &'a [NodeName],
 }
 
 /// All standing promises, in the order of the queue.
@@ -97,8 +139,7 @@ fn valid_promise<'a>(
     let promise = job.status.promised(ledger.now())?;
     let phase = job.status.phase;
     let waits = phase == JobPhase::Interrupting || view.holding().is_none() && !phase.is_terminal();
-    let wanted = !job.deleting && !job.suspend && job.problem.is_none();
-    (waits && wanted && !ledger.gets_nodes(key)).then_some((job, promise))
+    (waits && is_wanted(job) && !ledger.gets_nodes(key)).then_some((job, promise))
 }
 
 fn keep<'a>(
@@ -118,7 +159,7 @@ fn keep<'a>(
         more.insert(zone, *count as usize);
     }
     let attempt = view.attempts.get(&promise.attempt);
-    let names = attempt.map_or(&[][..], |attempt| &attempt.nodes);
+    let names = attempt.map_or(&[][..], |attempt| attempt.nodes.as_slice());
     let mut own = Vec::new();
     for node in names.iter().filter_map(|name| ledger.node(name)) {
         let good = ledger.is_healthy(node) && node.class == job.class;
@@ -136,5 +177,9 @@ fn keep<'a>(
         own,
         more,
         crosses: promise.zones.len() > 1 && !ledger.is_crossing(&job.key),
+        before_validations: match job.status.is_for_restart(promise) {
+            true => names,
+            false => &[],
+        },
     }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use topology::NodeName;
 
 use crate::node::{Ready, Wish};
+use crate::pin::interrupting;
 use crate::policy::Policy;
-use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot, WhenBusy};
+use crate::snapshot::{Job, JobKey, Node, Pod, PodState, Snapshot};
 use crate::status::JobPhase;
 use crate::time::Timestamp;
 
@@ -30,7 +31,7 @@ pub struct Sights {
 #[derive(Clone, Debug, Default)]
 struct NodeSight {
     unready: Option<Timestamp>,
-    wish: Option<Timestamp>,
+    wishes: BTreeMap<Wish, Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +65,7 @@ impl Sights {
     pub fn fill_in(&mut self, snapshot: &mut Snapshot, policy: &Policy, now: Timestamp) {
         let began = *self.began.get_or_insert(now);
         snapshot.heartbeats_known_at = began + policy.listen_grace;
-        wish_for_pinned(snapshot);
+        wish_for_pinned(snapshot, now);
         let nodes = std::mem::take(&mut self.nodes);
         for node in &mut snapshot.nodes {
             self.node(node, nodes.get(&node.name), now);
@@ -84,14 +85,18 @@ impl Sights {
     }
 
     fn node(&mut self, node: &mut Node, old: Option<&NodeSight>, now: Timestamp) {
-        let first = |holds: bool, old: Option<Timestamp>| holds.then_some(old.unwrap_or(now));
-        let sight = NodeSight {
-            unready: first(node.ready != Ready::True, old.and_then(|old| old.unready)),
-            wish: first(node.wish.is_some(), old.and_then(|old| old.wish)),
-        };
-        node.unready_since = sight.unready.unwrap_or(now);
-        node.wish_since = sight.wish.unwrap_or(now);
-        if sight.unready.is_some() || sight.wish.is_some() {
+        let is_unready = node.ready != Ready::True;
+        let unready = old.and_then(|old| old.unready).unwrap_or(now);
+        node.unready_since = if is_unready { unready } else { now };
+        for (wish, since) in &mut node.wishes {
+            let known = old.and_then(|old| old.wishes.get(wish));
+            *since = known.copied().unwrap_or(now);
+        }
+        if is_unready || !node.wishes.is_empty() {
+            let sight = NodeSight {
+                unready: is_unready.then_some(unready),
+                wishes: node.wishes.clone(),
+            };
             self.nodes.insert(node.name.clone(), sight);
         }
     }
@@ -206,14 +211,11 @@ fn step(pod: &Pod) -> Step {
 }
 
 /// Whoever trains on a node that a pinned job interrupts is to leave it.
-fn wish_for_pinned(snapshot: &mut Snapshot) {
-    let jobs = snapshot.jobs.iter();
-    let interrupting = jobs.filter(|job| job.when_busy == WhenBusy::Interrupt);
-    let wishes = interrupting.filter_map(|job| Some((job.awaits()?, &job.key.name)));
-    let wishes: BTreeMap<_, _> = wishes.collect();
+fn wish_for_pinned(snapshot: &mut Snapshot, now: Timestamp) {
+    let wishes = interrupting(snapshot, now);
     for node in &mut snapshot.nodes {
-        if let (None, Some(by)) = (&node.wish, wishes.get(&node.name)) {
-            node.wish = Some(Wish::Validated(Arc::clone(by)));
+        for by in wishes.get(&node.name).into_iter().flatten() {
+            node.wishes.insert(Wish::Validated(Arc::clone(by)), now);
         }
     }
 }

@@ -81,10 +81,9 @@ pub struct Node {
     pub taint: Option<Arc<str>>,
     /// What its quarantine names, if it is in one: the validation that failed.
     pub quarantine: Option<Arc<str>>,
-    /// Whether somebody wants it emptied.
-    pub wish: Option<Wish>,
-    /// Since when, if so. Filled in by [`crate::Sights`].
-    pub wish_since: Timestamp,
+    /// Who wants it emptied, and since when. The times, and who wants to validate it, are filled in
+    /// by [`crate::Sights`].
+    pub wishes: BTreeMap<Wish, Timestamp>,
     /// What it offers less of than its class asks for, such as `7 of 8 nvidia.com/gpu`.
     pub short: Option<Arc<str>>,
     /// Peers reported it dead or silent: no new work until then.
@@ -261,11 +260,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// The node that it is to have before everybody else, while it waits for it.
+    /// The node that it is to have before everybody else, while it waits for it. It keeps its turn
+    /// until it is known that its pod is refused.
     pub(crate) fn awaits(&self) -> Option<&NodeName> {
         let holds = self.status.phase.holds_nodes() || self.status.phase.is_terminal();
-        let can_start = self.problem.is_none() && self.dry_run == DryRun::Accepted;
-        let waits = can_start && !holds && !self.deleting;
+        let is_refused = matches!(self.dry_run, DryRun::Refused(_)) || self.problem.is_some();
+        let waits = !is_refused && !holds && !self.deleting;
         match self.when_busy {
             WhenBusy::Next | WhenBusy::Interrupt if waits => self.pin.as_ref(),
             WhenBusy::Wait | WhenBusy::Next | WhenBusy::Interrupt => None,

@@ -192,6 +192,7 @@ fn promise_to_api(promise: &Promise) -> PromiseStatus {
         attempt: promise.attempt,
         zones: zones.collect(),
         until: time(promise.until),
+        delayed_by: promise.delayed_by.as_deref().map(str::to_owned),
     }
 }
 
@@ -203,6 +204,7 @@ fn promise_from_api(promise: &PromiseStatus) -> Promise {
             .map(|promised| (promised.zone.as_str().into(), promised.nodes))
             .collect(),
         until: timestamp(&promise.until),
+        delayed_by: promise.delayed_by.as_deref().map(Into::into),
     }
 }
 
@@ -357,6 +359,7 @@ mod tests {
                 attempt: 3,
                 zones: BTreeMap::from([("a".into(), 2), ("b".into(), 1)]),
                 until: second(50),
+                delayed_by: Some("weekly-1".into()),
             }),
             avoided: BTreeMap::from([(
                 "n1".into(),

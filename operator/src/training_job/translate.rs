@@ -2,6 +2,7 @@
 
 mod pod_state;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +40,8 @@ pub struct MirroredNode {
     pub quarantine: Option<Arc<str>>,
     /// Identifies its present boot. Empty: the kubelet has not said.
     pub boot: Arc<str>,
-    /// Whether somebody wants it emptied.
-    pub wish: Option<Wish>,
+    /// Who wants it emptied.
+    pub wishes: BTreeSet<Wish>,
     /// What it offers of the resources that classes ask for.
     pub offers: Vec<Amount>,
 }
@@ -265,11 +266,12 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
     let foreign = taints().find(|taint| !is_known(&taint.key));
     let quarantine = taints().find(|taint| taint.key == names::TAINT_QUARANTINE);
     let own = taints().find(|taint| taint.key.starts_with(OWN_TAINTS));
-    let wish = match (metadata.deletion_timestamp.is_some(), spec.unschedulable) {
-        (true, _) => Some(Wish::Deleted),
-        (false, true) => Some(Wish::Cordoned),
-        (false, false) => foreign.map(|taint| Wish::Tainted(taint.key.as_str().into())),
-    };
+    let deleted = metadata.deletion_timestamp.is_some();
+    let wishes = [
+        spec.unschedulable.then_some(Wish::Cordoned),
+        foreign.map(|taint| Wish::Tainted(taint.key.as_str().into())),
+        deleted.then_some(Wish::Deleted),
+    ];
     let ready = status
         .conditions
         .iter()
@@ -300,7 +302,7 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
         taint: own.map(|taint| taint.key.as_str().into()),
         quarantine: quarantine.map(|taint| taint.value.as_str().into()),
         boot: status.node_info.boot_id.into(),
-        wish,
+        wishes: wishes.into_iter().flatten().collect(),
         offers: RESOURCES.into_iter().filter_map(offer).collect(),
     })
 }

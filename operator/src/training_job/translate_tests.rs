@@ -296,7 +296,9 @@ fn a_foreign_taint_is_a_wish_unless_it_dedicates_the_node_to_us() {
     let tainted = |effect: &str| json!({"taints": [{"key": "nvidia.com/gpu", "effect": effect}]});
     let wish = |spec, dedicated: &[&str]| {
         let dedicated: Vec<String> = dedicated.iter().map(ToString::to_string).collect();
-        node(node_view(spec, "True"), &dedicated).unwrap().wish
+        let wishes = node(node_view(spec, "True"), &dedicated).unwrap().wishes;
+        assert!(wishes.len() <= 1);
+        wishes.first().cloned()
     };
     assert_eq!(wish(json!({}), &[]), None);
     assert_eq!(
@@ -324,7 +326,7 @@ fn what_kubernetes_finds_out_about_a_node_is_nobodys_wish() {
         let spec = json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
         let node = node(node_view(spec, "True"), &[]).unwrap();
         assert_eq!(node.taint.as_deref(), Some(&*key));
-        assert_eq!(node.wish, None, "{key}");
+        assert!(node.wishes.is_empty(), "{key}");
     }
 }
 
@@ -334,7 +336,8 @@ fn a_node_that_is_being_deleted_is_still_there_to_be_left() {
     view.metadata.deletion_timestamp =
         Some(serde_json::from_value(json!("2026-01-02T03:04:05Z")).unwrap());
     let node = node(view, &[]).unwrap();
-    assert_eq!((node.ready, node.wish), (Ready::True, Some(Wish::Deleted)));
+    assert_eq!(node.ready, Ready::True);
+    assert_eq!(node.wishes, [Wish::Cordoned, Wish::Deleted].into());
 }
 
 #[test]

@@ -64,8 +64,9 @@ impl<'a> Facts<'a> {
 
     /// Whether something can run on the node at all.
     fn is_there(&self, node: &Node) -> bool {
-        let goes = node.wish == Some(Wish::Deleted);
-        node.ready == Ready::True && !goes && !self.states.is_lost(&node.name)
+        let goes = node.wishes.contains_key(&Wish::Deleted);
+        let is_open = node.ready == Ready::True && node.taint.is_none();
+        is_open && !goes && !self.states.is_lost(&node.name)
     }
 
     /// The nodes of the job's class in the zone that has most of them, busy or not: how many are

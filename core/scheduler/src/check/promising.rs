@@ -6,8 +6,10 @@ use topology::{Class, NodeName, Zone};
 
 use super::{Facts, Outcome, PROMISE_KEPT, Replay, ensure, is_lost_member};
 use crate::plan::NewAttempt;
-use crate::snapshot::{Attempt, Job, JobKey, Node, Snapshot};
+use crate::promise::Promise;
+use crate::snapshot::{Job, JobKey, Node, Snapshot};
 use crate::status::{JobPhase, JobStatus};
+use crate::time::Timestamp;
 
 /// What is promised to whom.
 #[derive(Debug, Default)]
@@ -18,6 +20,8 @@ pub(super) struct Promises<'a> {
     more: BTreeMap<(&'a JobKey, &'a Zone), usize>,
     /// Jobs with a promised right to cross zones.
     crossing: BTreeSet<&'a JobKey>,
+    /// The validations that are not over, by their node.
+    runs: BTreeMap<&'a NodeName, Vec<&'a Job>>,
 }
 
 impl<'a> Promises<'a> {
@@ -54,18 +58,20 @@ impl<'a> Facts<'a> {
             .map(|plan| &plan.job)
             .collect();
         let mut promises = Promises::default();
+        for job in &snapshot.jobs {
+            let is_over = job.status.phase.is_terminal() && !self.occupies(job);
+            if let Some(pin) = job.pin.as_ref().filter(|_| !is_over) {
+                promises.runs.entry(pin).or_default().push(job);
+            }
+        }
         for job in snapshot.jobs.iter().filter(|job| self.waits(job)) {
             let Some(promise) = &job.status.promise else {
                 continue;
             };
-            if promise.until <= self.now || starting.contains(&job.key) {
+            if !stands(promise, self.now) || starting.contains(&job.key) {
                 continue;
             }
-            let is_it =
-                |attempt: &&Attempt| attempt.job == job.key && attempt.number == promise.attempt;
-            // Of two with one number neither names anything.
-            let mut found = snapshot.attempts.iter().filter(is_it);
-            let names = found.next().filter(|_| found.next().is_none());
+            let names = self.attempts.get(&(&job.key, promise.attempt));
             let mut counts: BTreeMap<&Zone, usize> = BTreeMap::new();
             for name in names.into_iter().flat_map(|attempt| &attempt.nodes) {
                 let Some(node) = self.nodes.get(name) else {
@@ -159,12 +165,14 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// A new promise is about the attempt that ends, and no larger than the job.
+    /// A new promise is about the attempt that ends, and no larger than the job. Later only what it
+    /// waits for changes, and how long it stands then.
     pub(super) fn promises_little(replay: &Replay<'a>, new: &JobStatus) -> Outcome {
         let Some(promise) = new.promise.as_ref() else {
             return Ok(());
         };
-        if replay.status.promise.as_ref() == Some(promise) {
+        let old = replay.status.promise.as_ref();
+        if old.is_some_and(|old| (old.attempt, &old.zones) == (promise.attempt, &promise.zones)) {
             return Ok(());
         }
         let count: u64 = promise.zones.values().map(|count| u64::from(*count)).sum();
@@ -173,4 +181,68 @@ impl<'a> Facts<'a> {
             format!("attempt {} promises {count} nodes", new.attempt)
         })
     }
+
+    /// As long as a validation has one of the nodes of a job that waits for its place, the promise
+    /// stands; and it waits for nothing that does not exist.
+    pub(super) fn promises_as_long(&self, replay: &Replay<'a>, new: &JobStatus) -> Outcome {
+        let old = replay.status;
+        let waits = |status: &JobStatus| status.phase == JobPhase::Restarting;
+        if let Some(promise) = old.promise.as_ref()
+            && waits(old)
+            && waits(new)
+            && old.attempt == new.attempt
+            && stands(promise, self.now)
+        {
+            let has_it = |run: &&Job| self.held.contains_key(&run.key);
+            let held = self
+                .runs_on(replay.job, promise.attempt)
+                .any(|run| has_it(&run));
+            let delayed =
+                |new: &Promise| new.attempt == promise.attempt && new.delayed_by.is_some();
+            let is_kept = new.promise.as_ref().is_some_and(delayed);
+            ensure(!held || is_kept, PROMISE_KEPT, || {
+                format!(
+                    "what attempt {} had ends while it is validated",
+                    promise.attempt
+                )
+            })?;
+        }
+        let Some(promise) = new.promise.as_ref() else {
+            return Ok(());
+        };
+        let known = old.promise.as_ref().and_then(|old| old.delayed_by.as_ref());
+        let Some(name) = promise
+            .delayed_by
+            .as_ref()
+            .filter(|name| Some(*name) != known)
+        else {
+            return Ok(());
+        };
+        let mut runs = self.runs_on(replay.job, promise.attempt);
+        ensure(runs.any(|run| run.key.name == *name), PROMISE_KEPT, || {
+            format!(
+                "attempt {} waits for {name}, which is not there",
+                promise.attempt
+            )
+        })
+    }
+
+    /// The validations that are not over of nodes that an attempt had.
+    fn runs_on(&self, job: &'a Job, attempt: u32) -> impl Iterator<Item = &'a Job> {
+        let attempt = self.attempts.get(&(&job.key, attempt));
+        let nodes = attempt.into_iter().flat_map(|attempt| &attempt.nodes);
+        let runs = nodes.filter_map(|node| self.promises.runs.get(node));
+        runs.flatten().copied()
+    }
+
+    /// Whether pods of a job are still there.
+    fn occupies(&self, job: &Job) -> bool {
+        let mut pods = self.pods.get(&job.key).into_iter().flatten();
+        pods.any(|pod| !pod.terminal)
+    }
+}
+
+/// Whether a promise is to be kept.
+pub(super) fn stands(promise: &Promise, now: Timestamp) -> bool {
+    promise.until > now || promise.delayed_by.is_some()
 }

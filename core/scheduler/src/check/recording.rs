@@ -70,6 +70,7 @@ impl<'a> Facts<'a> {
             "the checkpoint goes back".to_owned()
         })?;
         Self::promises_little(replay, new)?;
+        self.promises_as_long(replay, new)?;
         let fresh = new.attempt > old.attempt;
         let legal = if fresh {
             new.phase == JobPhase::Assigned && !old.phase.holds_nodes()

@@ -1,6 +1,7 @@
 //! The place that is kept for a job while it has none: promised when it loses or leaves its nodes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::assign::Placement;
@@ -28,8 +29,11 @@ impl<'a> JobPlanner<'a> {
     pub(crate) fn keep_place_while_it_leaves(&mut self, ledger: &Ledger<'a>) {
         let until = self.leaves_until(ledger);
         let attempt = self.view.holding();
-        self.status.promise =
-            attempt.and_then(|attempt| Promise::of_attempt(attempt, ledger, until));
+        let promise = attempt.and_then(|attempt| Promise::of_attempt(attempt, ledger, until));
+        self.status.promise = promise.map(|promise| Promise {
+            delayed_by: self.next_run(ledger),
+            ..promise
+        });
     }
 
     /// It is asked to leave, and goes there.
@@ -42,7 +46,40 @@ impl<'a> JobPlanner<'a> {
             attempt: self.status.attempt,
             zones,
             until: self.leaves_until(ledger),
+            delayed_by: self.next_run(ledger),
         });
+    }
+
+    /// The validation that is to have one of its nodes when it has left them.
+    fn next_run(&self, ledger: &Ledger<'a>) -> Option<Arc<str>> {
+        let nodes = &self.view.holding()?.nodes;
+        let next = ledger.states().next_runs();
+        nodes.iter().find_map(|node| next.expects(node)).cloned()
+    }
+
+    /// It waits for its place, which stays promised as long as a validation has one of its nodes:
+    /// nothing else would be left of it by then. Each of them ends by itself, has a deadline, or
+    /// loses its node.
+    pub(crate) fn review_promise(&mut self, ledger: &Ledger<'a>) {
+        let Some(promise) = self.status.promised(self.now) else {
+            self.status.promise = None;
+            return;
+        };
+        let attempt = self.view.attempts.get(&promise.attempt);
+        let nodes = attempt.map_or(&[][..], |attempt| attempt.nodes.as_slice());
+        let runs = nodes.iter().filter_map(|node| ledger.run_at(node));
+        // The one that is recorded, as long as it lasts.
+        let is_other = |run: &&Arc<str>| Some(*run) != promise.delayed_by.as_ref();
+        let run = runs.min_by_key(|run| (is_other(run), *run)).cloned();
+        if run == promise.delayed_by {
+            return;
+        }
+        if run.is_none() {
+            self.place_is_due();
+        }
+        if let Some(promise) = &mut self.status.promise {
+            promise.delayed_by = run;
+        }
     }
 
     /// It has left: from now on it can take the place.

@@ -46,7 +46,7 @@ fn a_gang_whose_pods_are_not_seen_is_not_given_up_because_its_nodes_can_take_non
     snapshot.jobs[0].status.phase = JobPhase::Assigned;
     snapshot.pods.clear();
     // A deposed leader has created its pods, and one of its nodes has been cordoned since.
-    snapshot.nodes[1].wish = Some(Wish::Cordoned);
+    snapshot.nodes[1].wishes = [(Wish::Cordoned, at(0))].into();
     let plan = decide(&snapshot, at(9));
     assert!(plan.is_empty(), "{plan:#?}");
     assert_eq!(plan.confirm, [pod(1)]);

@@ -25,8 +25,7 @@ pub(crate) fn node(name: &str, zone: &str) -> Node {
         unready_since: at(0),
         taint: None,
         quarantine: None,
-        wish: None,
-        wish_since: at(0),
+        wishes: std::collections::BTreeMap::new(),
         short: None,
         suspect_until: None,
     }

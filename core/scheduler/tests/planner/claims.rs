@@ -29,12 +29,12 @@ fn crowded() -> Snapshot {
 fn struck() -> Snapshot {
     let mut snapshot = crowded();
     // The spare is busy with something else for a moment.
-    snapshot.nodes[4].wish = Some(Wish::Cordoned);
+    snapshot.nodes[4].wishes = [(Wish::Cordoned, at(0))].into();
     snapshot.nodes[0].ready = Ready::Unknown;
     step(&mut snapshot, at(100));
     assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Restarting);
     snapshot.nodes[0].ready = Ready::True;
-    snapshot.nodes[4].wish = None;
+    snapshot.nodes[4].wishes.clear();
     snapshot
 }
 
@@ -49,7 +49,9 @@ fn small_jobs_do_not_take_the_nodes_of_a_job_that_restarts() {
         attempt,
         zones,
         until,
+        delayed_by,
     } = promise(&snapshot).clone();
+    assert_eq!(delayed_by, None);
     assert_eq!((attempt, zones), (1, BTreeMap::from([("a".into(), 4)])));
     assert_eq!(until, at(192));
     // Its pods leave one after the other. The node that it lacks is found: not the one that died.
@@ -120,7 +122,7 @@ fn nothing_is_promised_over_a_long_back_off() {
 fn a_job_that_moves_has_its_new_place_in_the_pass_in_which_it_has_left() {
     let mut snapshot = queue("a:4", vec![job("mover", 2)]);
     train(&mut snapshot);
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     step(&mut snapshot, at(62));
     assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Interrupting);
     let mut thief = job("thief", 2);

@@ -7,6 +7,7 @@ use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
 use crate::build::{at, job, key, nodes};
+use crate::validation::validate;
 use crate::world::{Crash, Deed, Event, Program, World};
 
 fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
@@ -103,14 +104,7 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
         let machine = world.machines.get_mut(&name).unwrap();
         machine.refuses = u32::try_from(rng.range(0..2)).unwrap();
     }
-    collect(rng, &mut world);
-    world.operator.is_alone = rng.chance(1, 3);
-    if rng.chance(1, 4) {
-        let from = rng.range(0..400);
-        let length = *rng.pick(&[60, 600, 3 * 3600]);
-        world.after(from, Deed::Storage(true));
-        world.after(from + rng.range(1..length + 1), Deed::Storage(false));
-    }
+    validate(rng, &mut world);
     world
 }
 

@@ -156,7 +156,7 @@ fn a_crossing_job_that_moves_into_one_zone_crosses_until_it_has_left() {
     let mut snapshot = queue("a:1 b:2", vec![job("a", 3)]);
     train(&mut snapshot);
     snapshot.nodes = nodes("a:6 b:7");
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     step(&mut snapshot, at(60));
     assert_eq!(snapshot.jobs[0].status.phase, JobPhase::Interrupting);
     snapshot.jobs.push(job("b", 8));
@@ -304,7 +304,7 @@ fn an_agent_that_restarts_makes_no_job_cross() {
 #[test]
 fn too_few_healthy_nodes_is_not_unplaceable() {
     let mut snapshot = queue("a:4", vec![job("a", 4)]);
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     let expected = "Waiting: needs 4 healthy nodes of class a100";
     assert_eq!(
         reason(&decide(&snapshot, at(0)), "a"),

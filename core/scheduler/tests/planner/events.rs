@@ -67,9 +67,9 @@ fn a_job_that_waits_tells_each_reason_once() {
     assert_eq!(step(&mut snapshot, at(2)), ["train ClaimUnusable!"]);
     snapshot.jobs[0].problem = None;
     snapshot.nodes = crate::build::nodes("a:3");
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     assert_eq!(step(&mut snapshot, at(3)), ["train WaitingForHealthyNodes"]);
-    snapshot.nodes[0].wish = None;
+    snapshot.nodes[0].wishes.clear();
     assert_eq!(step(&mut snapshot, at(4)), ["train Assigned"]);
     snapshot.jobs.push(job("waits", 3));
     assert_eq!(step(&mut snapshot, at(5)), ["waits WaitingForNodes"]);
@@ -134,7 +134,7 @@ fn an_interruption_tells_that_it_began_and_how_it_ended() {
     );
 
     let mut snapshot = running(2);
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     assert_eq!(step(&mut snapshot, at(60)), ["train Interrupting"]);
     all(&mut snapshot, &saved, true);
     let plan = decide(&snapshot, at(61));

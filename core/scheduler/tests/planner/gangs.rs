@@ -165,7 +165,7 @@ fn a_node_that_failed_is_avoided_if_another_will_do() {
 #[test]
 fn a_cordoned_node_is_left_only_if_there_is_a_place_elsewhere() {
     let mut snapshot = running(2);
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     let plan = decide(&snapshot, at(60));
     assert_eq!(recorded(&plan, "train").phase, JobPhase::Interrupting);
     snapshot.nodes[2].ready = Ready::Unknown;
@@ -178,7 +178,7 @@ fn a_cordoned_node_is_left_only_if_there_is_a_place_elsewhere() {
 #[test]
 fn nobody_takes_the_place_of_a_job_that_is_moving() {
     let mut snapshot = running(2);
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     step(&mut snapshot, at(60));
     snapshot.jobs.push(job("thief", 1));
     assert!(placed(&decide(&snapshot, at(61))).is_empty());

@@ -24,6 +24,7 @@ mod late;
 mod life;
 mod mutations;
 mod nodes;
+mod pauses;
 mod properties;
 mod repeated;
 mod shrunken;

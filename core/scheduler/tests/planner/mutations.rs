@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, ConditionKind, JobPhase, JobStatus, Node, Plan, PodState, Policy, Ready, Snapshot,
-    Wish, check, plan,
+    Action, JobPhase, JobStatus, Node, Plan, PodState, Policy, Ready, Snapshot, Wish, check, plan,
 };
 
 use crate::build::{acknowledge, at, job, nodes};
+use crate::pauses::{delayed, refused as refused_nodes};
 use crate::properties::apply;
 
 /// Two jobs get nodes, one of them crossing.
@@ -285,7 +285,7 @@ fn a_crossing_is_refused_when_one_zone_has_enough_healthy_nodes_even_if_they_are
     snapshot.pods.push(busy);
     refused(&snapshot, &plan, "crossing-limit");
     // Its fifth node may be back soon, until that was hoped for long enough.
-    snapshot.nodes[4].wish = Some(Wish::Cordoned);
+    snapshot.nodes[4].wishes = [(Wish::Cordoned, at(0))].into();
     refused(&snapshot, &plan, "crossing-limit");
     snapshot.jobs[0].status.no_zone_since = Some(at(0));
     assert_eq!(check(&snapshot, &Policy::default(), at(300), &plan), Ok(()));
@@ -302,7 +302,7 @@ fn ranks_that_are_not_contiguous_by_zone_are_refused() {
 fn unhealthy_nodes_are_refused() {
     let spoilers: [fn(&mut Node); 5] = [
         |node| node.ready = Ready::Unknown,
-        |node| node.wish = Some(Wish::Cordoned),
+        |node| node.wishes = [(Wish::Cordoned, at(0))].into(),
         |node| node.short = Some("0 of 1 fireflyer.dev/node".into()),
         |node| node.suspect_until = Some(at(9)),
         |node| node.class = "h100".into(),
@@ -420,6 +420,73 @@ fn an_end_that_is_not_true_is_refused() {
         event: None,
     };
     refused(&snapshot, &only(&snapshot, vec![untrue]), "one-end");
+}
+
+/// A plan that changes the status of the first job, long after its promise would have ended.
+fn changed(snapshot: &Snapshot, change: impl FnOnce(&mut JobStatus)) -> Option<&'static str> {
+    let mut status = Box::new(snapshot.jobs[0].status.clone());
+    change(&mut status);
+    let record = Action::Record {
+        status,
+        event: None,
+    };
+    let plan = only(snapshot, vec![record]);
+    let found = check(snapshot, &Policy::default(), at(400), &plan);
+    found.err().map(|violation| violation.invariant)
+}
+
+#[test]
+fn a_promise_that_ends_while_one_of_its_nodes_is_validated_is_refused() {
+    let snapshot = delayed();
+    let kept = Some("promise-kept");
+    assert_eq!(changed(&snapshot, |status| status.promise = None), kept);
+    let forget = |status: &mut JobStatus| {
+        if let Some(promise) = &mut status.promise {
+            promise.delayed_by = None;
+            promise.until = at(500);
+        }
+    };
+    assert_eq!(changed(&snapshot, forget), kept);
+    // Once the validation is over, it may end.
+    let mut over = snapshot;
+    over.jobs[1].status.phase = JobPhase::Succeeded;
+    over.pods.clear();
+    assert_eq!(changed(&over, forget), None);
+    // And it cannot be made to stand for what does not exist.
+    let wait = |status: &mut JobStatus| {
+        if let Some(promise) = &mut status.promise {
+            promise.delayed_by = Some("another".into());
+        }
+    };
+    assert_eq!(changed(&over, wait), kept);
+}
+
+/// What a planner that knows of no promise to the first job would do.
+fn careless(snapshot: &Snapshot, seconds: u64) -> Result<(), &'static str> {
+    let mut blind = snapshot.clone();
+    blind.jobs[0].status.promise = None;
+    let mut plan = plan(&blind, &Policy::default(), at(seconds));
+    plan.jobs.retain(|plan| plan.job != snapshot.jobs[0].key);
+    assert!(plan.jobs.iter().any(|plan| plan.attempt().is_some()));
+    let found = check(snapshot, &Policy::default(), at(seconds), &plan);
+    found.map_err(|violation| violation.invariant)
+}
+
+#[test]
+fn what_is_promised_is_refused_to_others_as_long_as_it_is_delayed() {
+    let mut snapshot = delayed();
+    let mut other = job("other", 1);
+    other.status.phase = JobPhase::Restarting;
+    other.status.attempt = 1;
+    snapshot.jobs.push(other);
+    assert_eq!(careless(&snapshot, 400), Err("promise-kept"));
+}
+
+#[test]
+fn a_validation_before_a_restart_is_refused() {
+    let mut snapshot = refused_nodes(4).snapshot;
+    snapshot.jobs.truncate(3);
+    assert_eq!(careless(&snapshot, 51), Err("promise-kept"));
 }
 
 /// SAVE-2.

@@ -171,8 +171,7 @@ fn a_node_that_never_joined_is_lost_by_its_lease_alone() {
 fn a_node_that_is_being_deleted_is_left_by_the_contract_also_without_a_place_elsewhere() {
     let mut snapshot = running(2);
     set_liveness(&mut snapshot, &[0, 1], &[]);
-    snapshot.nodes[0].wish = Some(Wish::Deleted);
-    snapshot.nodes[0].wish_since = at(10);
+    snapshot.nodes[0].wishes = [(Wish::Deleted, at(10))].into();
     snapshot.nodes.truncate(2);
     let plan = decide(&snapshot, at(69));
     assert_eq!((plan.is_empty(), plan.wake_at), (true, Some(at(70))));
@@ -226,7 +225,9 @@ fn a_rolling_cordon_interrupts_a_gang_once_a_few_minutes_for_all_nodes_that_wish
         for (index, node) in snapshot.nodes.iter_mut().enumerate() {
             let from = 10 + 60 * index as u64;
             let cordoned = (from..from + 240).contains(&second);
-            node.wish = cordoned.then_some(Wish::Cordoned);
+            node.wishes.clear();
+            node.wishes
+                .extend(cordoned.then_some((Wish::Cordoned, now)));
         }
         sights.fill_in(&mut snapshot, &policy, now);
         let next = plan(&snapshot, &policy, now);

@@ -95,7 +95,7 @@ fn a_dead_node_that_kubernetes_has_tainted_is_not_left_for_another() {
     let mut snapshot = running();
     snapshot.nodes.push(node("a-003", "a"));
     snapshot.nodes[2].ready = Ready::Unknown;
-    snapshot.nodes[2].wish = Some(Wish::Cordoned);
+    snapshot.nodes[2].wishes = [(Wish::Cordoned, at(0))].into();
     assert!(decide(&snapshot, at(60)).is_empty());
     // Somebody's wish is.
     snapshot.nodes[2].ready = Ready::True;
@@ -160,7 +160,7 @@ fn a_lost_node_is_free_when_its_pod_has_gone() {
     assert_eq!(placed(&plan), ["next: a-002"]);
     apply(&mut snapshot, &plan, at(12));
     // Neither gives way to the other, nor wants the other's node when one of its own is cordoned.
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     let plan = decide(&snapshot, at(60));
     assert!(plan.jobs.iter().all(|plan| plan.job != key("train")));
 }

@@ -8,6 +8,7 @@ use scheduler::{
     Sights, Snapshot, WhenBusy, Wish,
 };
 use sim::{Rng, explore, print_count};
+use topology::NodeName;
 
 use crate::build::{acknowledge, at, job, key, nodes};
 use crate::decisions::{decide, placed, queue, reason, recorded, step};
@@ -16,7 +17,7 @@ use crate::life::is_over;
 use crate::properties::apply;
 use crate::world::{Crash, Deed, Event, Program, World};
 
-fn validation(name: &str, node: &str) -> Job {
+pub(crate) fn validation(name: &str, node: &str) -> Job {
     Job {
         key: JobKey {
             kind: JobKind::NodeValidation,
@@ -51,8 +52,10 @@ fn it_gets_its_node_whatever_class_the_node_has_and_whoever_wants_it_emptied() {
         |snapshot| snapshot.nodes[0].short = Some("7 of 8 nvidia.com/gpu".into()),
         |snapshot| snapshot.nodes[0].suspect_until = Some(at(60)),
         |snapshot| snapshot.nodes[0].quarantine = Some("weekly-1".into()),
-        |snapshot| snapshot.nodes[0].wish = Some(Wish::Cordoned),
-        |snapshot| snapshot.nodes[0].wish = Some(Wish::Tainted("example.com/repair".into())),
+        |snapshot| snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into(),
+        |snapshot| {
+            snapshot.nodes[0].wishes = [(Wish::Tainted("example.com/repair".into()), at(0))].into()
+        },
     ];
     for change in changes {
         let mut snapshot = queue("a:2", vec![validation("check", "a-000")]);
@@ -78,7 +81,7 @@ fn it_waits_for_a_node_that_is_in_use_or_away_and_says_so() {
     snapshot.nodes[0].ready = Ready::False;
     assert_eq!(reason(&decide(&snapshot, at(0)), "check").0, "NodeNotReady");
     snapshot.nodes[0].ready = Ready::True;
-    snapshot.nodes[0].wish = Some(Wish::Deleted);
+    snapshot.nodes[0].wishes = [(Wish::Deleted, at(0))].into();
     assert_eq!(reason(&decide(&snapshot, at(0)), "check").0, "NodeNotReady");
 }
 
@@ -136,7 +139,7 @@ fn one_that_interrupts_asks_the_job_which_comes_back_to_its_nodes() {
     let mut sights = Sights::default();
     let mut look = |snapshot: &mut Snapshot, seconds| {
         for node in &mut snapshot.nodes {
-            node.wish = None;
+            node.wishes.clear();
         }
         sights.fill_in(snapshot, &Policy::default(), at(seconds));
         decide(snapshot, at(seconds))
@@ -281,7 +284,7 @@ fn it_is_tried_once_and_gives_its_node_back() {
 #[test]
 fn a_cordon_does_not_end_it() {
     let mut snapshot = validating();
-    snapshot.nodes[0].wish = Some(Wish::Cordoned);
+    snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into();
     assert!(decide(&snapshot, at(1000)).is_empty());
 }
 
@@ -364,6 +367,50 @@ fn no_node_stays_reserved() {
     });
     assert!(failed > 0 && failed < ended, "{failed} of {ended} failed");
     print_count("validations", ended);
+}
+
+/// Validations beside jobs, on nodes that blink, are cordoned or have no agent at that time; some
+/// take longer than a promise lasts by itself.
+pub(crate) fn validate(rng: &mut Rng, world: &mut World) {
+    let names: Vec<NodeName> = world.machines.keys().cloned().collect();
+    for index in 0..rng.range(0..6) {
+        let node = rng.pick(&names).clone();
+        let run = Job {
+            when_busy: *rng.pick(&[WhenBusy::Wait, WhenBusy::Next, WhenBusy::Interrupt]),
+            ..validation(&format!("check-{index}"), node.as_str())
+        };
+        let from = rng.range(0..500);
+        let mut program = Program::trains(*rng.pick(&[5, 90, 400, 2000]));
+        if rng.chance(1, 6) {
+            program.faults = [(1000, 0)].into();
+        }
+        if rng.chance(1, 8) {
+            world.after(from + rng.range(1..400), Deed::Delete(run.key.clone()));
+        }
+        world.after(from, Deed::Create(Box::new(run), program));
+        let start = from.saturating_sub(rng.range(0..60));
+        let end = start + rng.range(1..300);
+        match rng.range(0..5) {
+            0 => {
+                let ready = *rng.pick(&[Ready::False, Ready::Unknown]);
+                let mut report = |second, ready| {
+                    let event = Event::Report(node.clone(), ready);
+                    world.queue.at(Duration::from_secs(second), event);
+                };
+                report(start, ready);
+                report(end, Ready::True);
+            }
+            1 => {
+                world.after(start, Deed::Cordon(node.clone(), true));
+                world.after(end, Deed::Cordon(node, false));
+            }
+            2 => {
+                world.after(start, Deed::Agent(node.clone(), false));
+                world.after(end, Deed::Agent(node, true));
+            }
+            _ => {}
+        }
+    }
 }
 
 fn some_node(rng: &mut Rng) -> String {

@@ -35,8 +35,11 @@ pub(super) fn of(
         unready_since: Timestamp::default(),
         taint: mirrored.taint.clone(),
         quarantine: mirrored.quarantine.clone(),
-        wish: mirrored.wish.clone(),
-        wish_since: Timestamp::default(),
+        wishes: mirrored
+            .wishes
+            .iter()
+            .map(|wish| (wish.clone(), Timestamp::default()))
+            .collect(),
         short: class.and_then(|class| short(mirrored, class)),
         suspect_until: reports.suspects.get(&mirrored.name).copied(),
     }
@@ -76,6 +79,8 @@ fn short(node: &translate::MirroredNode, class: &NodeClass) -> Option<Arc<str>> 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use scheduler::Ready;
 
     use super::*;
@@ -117,7 +122,7 @@ mod tests {
                 taint: None,
                 quarantine: None,
                 boot: "".into(),
-                wish: None,
+                wishes: BTreeSet::new(),
                 offers: offers(&all),
             };
             super::short(&node, &class(rdma)).map(|of| of.to_string())

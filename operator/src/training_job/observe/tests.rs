@@ -41,7 +41,7 @@ fn mirrors(job: &str) -> Mirrors {
         taint: None,
         quarantine: None,
         boot: "".into(),
-        wish: None,
+        wishes: BTreeSet::new(),
         offers: offers(&[("fireflyer.dev/node", "1"), ("nvidia.com/gpu", "8")]),
     };
     let labels = labels

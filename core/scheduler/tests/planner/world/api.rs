@@ -352,9 +352,14 @@ impl World {
             }
             Deed::Cordon(name, cordoned) => {
                 if let Some(machine) = self.machines.get_mut(&name) {
-                    machine.node.wish = cordoned.then_some(Wish::Cordoned);
+                    let wishes = &mut machine.node.wishes;
+                    match cordoned {
+                        true => drop(wishes.insert(Wish::Cordoned, Timestamp::default())),
+                        false => drop(wishes.remove(&Wish::Cordoned)),
+                    }
                 }
             }
+            Deed::Agent(name, is_there) => self.set_agent(&name, is_there),
             Deed::DeleteNode(name) => self.delete_node(name),
             Deed::Evict(key, rank) => {
                 if let Some(stored) = self.jobs.get(&key) {

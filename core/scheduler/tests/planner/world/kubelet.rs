@@ -65,7 +65,7 @@ impl World {
             .get(&id.0)
             .is_some_and(|one| one.job.pin.is_some());
         let open = machine.filter(|machine| match tolerates {
-            true => machine.node.ready == Ready::True,
+            true => machine.node.ready == Ready::True && machine.has_agent(),
             false => machine.is_open(),
         });
         let Some(machine) = open.filter(|_| !busy) else {

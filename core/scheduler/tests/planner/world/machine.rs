@@ -1,17 +1,19 @@
 //! Machines and their Node objects: they die and come back, blink, and are replaced; and what the
 //! rendezvous service knows of the sidecars on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{GangLiveness, JobKey, Node, PodState, Ready, Wish};
+use scheduler::{GangLiveness, JobKey, Node, PodState, Problem, Ready, Snapshot, Timestamp, Wish};
 use topology::NodeName;
 
 use super::{Event, LEASE, PodId, World};
 
 /// Silence after which the rendezvous service no longer counts a sidecar as alive.
 const QUIET: Duration = Duration::from_millis(3500);
+/// What a node offers without our agent.
+const NO_AGENT: &str = "0 of 1 fireflyer.dev/node";
 /// Silence after which peers give a sidecar up.
 const GIVEN_UP: Duration = Duration::from_millis(2500);
 
@@ -41,7 +43,12 @@ impl Machine {
 
     /// Whether the stock scheduler binds pods to it.
     pub(super) fn is_open(&self) -> bool {
-        self.node.ready == Ready::True && self.node.wish.is_none()
+        self.node.ready == Ready::True && self.node.wishes.is_empty() && self.has_agent()
+    }
+
+    /// Whether the node offers itself.
+    pub(super) fn has_agent(&self) -> bool {
+        self.node.short.as_deref() != Some(NO_AGENT)
     }
 }
 
@@ -118,9 +125,35 @@ impl World {
         }
     }
 
+    /// Our agent on the node goes, or is back.
+    pub(super) fn set_agent(&mut self, name: &NodeName, is_there: bool) {
+        if let Some(machine) = self.machines.get_mut(name) {
+            machine.node.short = (!is_there).then(|| NO_AGENT.into());
+            self.changed();
+        }
+    }
+
+    /// Nobody can be validated on a node without our agent.
+    pub(super) fn know_agents(&self, snapshot: &mut Snapshot) {
+        let nodes = snapshot.nodes.iter();
+        let without = nodes.filter(|node| node.short.as_deref() == Some(NO_AGENT));
+        let without: BTreeSet<&NodeName> = without.map(|node| &node.name).collect();
+        for job in &mut snapshot.jobs {
+            if job.pin.as_ref().is_some_and(|pin| without.contains(pin)) {
+                job.problem = Some(Problem {
+                    reason: "NoAgent",
+                    message: "the node has no agent".to_owned(),
+                });
+            }
+        }
+    }
+
     pub(super) fn delete_node(&mut self, name: NodeName) {
         if let Some(machine) = self.machines.get_mut(&name) {
-            machine.node.wish = Some(Wish::Deleted);
+            machine
+                .node
+                .wishes
+                .insert(Wish::Deleted, Timestamp::default());
             self.queue
                 .after(Duration::from_secs(30), Event::Retire(name));
         }
@@ -147,7 +180,7 @@ impl World {
     pub(super) fn enlist(&mut self, name: NodeName) {
         if let Some(machine) = self.machines.get_mut(&name) {
             machine.gone = false;
-            machine.node.wish = None;
+            machine.node.wishes.clear();
         }
         self.revive(name);
     }

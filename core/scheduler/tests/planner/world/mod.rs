@@ -8,6 +8,7 @@ mod copies;
 mod kubelet;
 mod machine;
 mod operator;
+mod pauses;
 mod regroup;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,6 +29,8 @@ pub(crate) type PodId = (JobKey, u32, u32);
 
 /// How long after its death a node is known to be dead (its Lease has run out).
 const LEASE: Duration = Duration::from_secs(40);
+/// When no watch says nothing any more.
+const LATEST: Duration = Duration::from_secs(1000);
 /// A run that takes longer than this hangs.
 const HORIZON: Duration = Duration::from_secs(48 * 3600);
 
@@ -95,6 +98,8 @@ pub(crate) enum Deed {
     /// Creates a job as soon as its name is free.
     Create(Box<Job>, Program),
     Cordon(NodeName, bool),
+    /// Our agent on a node goes, or is back.
+    Agent(NodeName, bool),
     /// What an autoscaler does: a Node with a finalizer is deleted.
     DeleteNode(NodeName),
     /// What a drain does.
@@ -320,6 +325,7 @@ impl World {
             ..Snapshot::default()
         };
         self.as_copied(&mut snapshot);
+        self.know_agents(&mut snapshot);
         for job in &mut snapshot.jobs {
             if !self.operator.tried.contains(&job.key) {
                 job.dry_run = DryRun::Unknown;
@@ -362,6 +368,11 @@ impl World {
     /// over.
     pub(crate) fn settle(&mut self) {
         let end = self.queue.now() + Duration::from_secs(300);
+        // Whoever sees it late has seen it by then.
+        let end = match self.copies {
+            Some(_) => end.max(LATEST),
+            None => end,
+        };
         while self.queue.next_at().is_some_and(|next| next <= end) {
             let event = self.queue.pop().unwrap();
             self.happen(event);

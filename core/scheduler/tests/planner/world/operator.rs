@@ -54,6 +54,8 @@ pub(crate) struct Operator {
     /// Until then no sidecar has dialled the new leader.
     pub(super) deaf_until: Duration,
     pub(crate) plans: u64,
+    /// Jobs that were seen to wait for a validation while their place was promised.
+    pub(super) delayed: BTreeSet<JobKey>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +93,7 @@ impl World {
         if let Err(violation) = scheduler::check(&snapshot, &self.policy, now, &plan) {
             panic!("{violation}\n{plan:#?}\n{}", self.describe());
         }
+        self.validations_are_fair(&snapshot, &plan, now);
         if self.operator.plans.is_multiple_of(16) {
             crate::properties::converges(&snapshot, &self.policy, now);
         }
@@ -240,6 +243,7 @@ impl World {
         self.operator.absent.clear();
         self.operator.trying.clear();
         self.operator.tried.clear();
+        self.forget_what_was_not_recorded();
         self.operator.awake = true;
         let vacancy = self.operator.crash.vacancy;
         self.queue.after(vacancy, Event::Plan);
