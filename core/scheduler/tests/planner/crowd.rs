@@ -39,10 +39,8 @@ pub(crate) fn collect(rng: &mut Rng, world: &mut World) {
 }
 
 pub(crate) fn is_over(world: &World) -> bool {
-    world
-        .jobs
-        .values()
-        .all(|stored| stored.job.status.phase.is_terminal())
+    let mut jobs = world.jobs.values();
+    world.to_come == 0 && jobs.all(|stored| stored.job.status.phase.is_terminal())
 }
 
 /// A small cluster in two zones where everything goes wrong.

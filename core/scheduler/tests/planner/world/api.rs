@@ -343,6 +343,7 @@ impl World {
             }
             Deed::Storage(away) => self.storage_away = away,
             Deed::Create(job, program) => {
+                self.to_come -= 1;
                 let named = |key: &JobKey| (key.namespace.clone(), key.name.clone());
                 if self.jobs.keys().any(|key| named(key) == named(&job.key)) {
                     self.after(1, Deed::Create(job, program));

@@ -29,8 +29,6 @@ pub(crate) type PodId = (JobKey, u32, u32);
 
 /// How long after its death a node is known to be dead (its Lease has run out).
 const LEASE: Duration = Duration::from_secs(40);
-/// When no watch says nothing any more.
-const LATEST: Duration = Duration::from_secs(1000);
 /// A run that takes longer than this hangs.
 const HORIZON: Duration = Duration::from_secs(48 * 3600);
 
@@ -216,6 +214,8 @@ pub(crate) struct World {
     pub(crate) writes: u64,
     /// Names of jobs that are gone.
     pub(crate) gone: Vec<JobKey>,
+    /// Jobs that people have still to create.
+    pub(crate) to_come: usize,
 }
 
 impl World {
@@ -245,6 +245,7 @@ impl World {
             clocks: Clocks::default(),
             writes: 0,
             gone: Vec::new(),
+            to_come: 0,
         }
     }
 
@@ -261,6 +262,7 @@ impl World {
     }
 
     pub(crate) fn after(&mut self, seconds: u64, deed: Deed) {
+        self.to_come += usize::from(matches!(deed, Deed::Create(..)));
         self.queue
             .after(Duration::from_secs(seconds), Event::Do(deed));
     }
@@ -368,11 +370,6 @@ impl World {
     /// over.
     pub(crate) fn settle(&mut self) {
         let end = self.queue.now() + Duration::from_secs(300);
-        // Whoever sees it late has seen it by then.
-        let end = match self.copies {
-            Some(_) => end.max(LATEST),
-            None => end,
-        };
         while self.queue.next_at().is_some_and(|next| next <= end) {
             let event = self.queue.pop().unwrap();
             self.happen(event);
