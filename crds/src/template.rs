@@ -72,6 +72,8 @@ pub struct TemplateMetadata {
     .message("priorityClassName belongs to the operator: leave it out, every job's pods use fireflyer-training"))]
 #[x_kube(validation = Rule::new("!has(self.terminationGracePeriodSeconds)")
     .message("terminationGracePeriodSeconds follows from the job's interruption: leave it out and set interruption.saveSeconds"))]
+#[x_kube(validation = Rule::new("!has(self.activeDeadlineSeconds)")
+    .message("activeDeadlineSeconds limits a pod and not the job, which would go on in another attempt: leave it out, and suspend or delete the job when its time is over"))]
 #[x_kube(validation = Rule::new("!has(self.hostPID) || !self.hostPID")
     .message("hostPID would show the gang's key to every process of the node: leave it out"))]
 #[x_kube(validation = Rule::new("!has(self.shareProcessNamespace) || !self.shareProcessNamespace")
@@ -156,6 +158,10 @@ fn declare_pod_fields(schema: &mut Schema) {
             (
                 "shareProcessNamespace",
                 json_schema!({ "type": "boolean", "description": refused }),
+            ),
+            (
+                "activeDeadlineSeconds",
+                json_schema!({ "type": "integer", "format": "int64", "description": "Refused: it limits an attempt, not the job." }),
             ),
             ("affinity", any_object(owned)),
             ("nodeSelector", any_object(owned)),
