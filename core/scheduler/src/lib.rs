@@ -10,6 +10,7 @@ mod completed;
 mod doubt;
 mod filter;
 mod gang;
+mod jitter;
 mod job_planner;
 mod ledger;
 mod lifecycle;
@@ -30,6 +31,7 @@ mod time;
 
 pub use avoid::{Avoided, EndCause};
 pub use check::{PlanViolation, check, vet};
+pub use jitter::jitter;
 pub use node::{GangLiveness, NodeReason, Ready, State, States, Storm, Wish};
 pub use plan::{Action, Gone, JobEvent, JobPlan, NewAttempt, PlacedNode, Plan};
 pub use planner::{plan, plan_with};

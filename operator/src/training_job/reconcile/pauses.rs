@@ -18,12 +18,17 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// How long a refusal of the API server is believed before it is asked again; doubled as well.
 const FIRST_REFUSAL: Duration = Duration::from_secs(60);
 const LONGEST_REFUSAL: Duration = Duration::from_secs(1800);
+/// One part in so many comes on top, another one for each job and turn: gangs of which a quota has
+/// room for one would be refused at the same moment, and ask again at the same moment.
+const REFUSAL_JITTER: u32 = 2;
 
 /// Why and until when a job is not touched.
 #[derive(Clone, Debug)]
 struct Pause {
     until: Instant,
     length: Duration,
+    /// Number of pauses in a row before it that had the same reason.
+    turn: u32,
     reason: &'static str,
     /// What the API server refused to create, shown as the reason why the job waits.
     refusal: Option<String>,
@@ -48,14 +53,20 @@ impl Pauses {
         };
         let before = self.0.get(&job).filter(|pause| pause.reason == reason);
         let length = before.map_or(first, |pause| (pause.length * 2).min(longest));
+        let turn = before.map_or(0, |pause| pause.turn.saturating_add(1));
+        let more = match refusal {
+            Some(_) => scheduler::jitter(&job, turn, length / REFUSAL_JITTER),
+            None => Duration::ZERO,
+        };
         let pause = Pause {
-            until: now + length,
+            until: now + length + more,
             length,
+            turn,
             reason,
             refusal,
         };
         self.0.insert(job, pause);
-        (reason, length)
+        (reason, length + more)
     }
 
     /// What the API server refused to create for a job, as long as that is believed.
@@ -104,11 +115,15 @@ mod tests {
     use super::*;
 
     fn job() -> JobKey {
+        job_of("u-1")
+    }
+
+    fn job_of(uid: &str) -> JobKey {
         JobKey {
             kind: scheduler::JobKind::TrainingJob,
             namespace: "team".into(),
             name: "digits".into(),
-            uid: "u-1".into(),
+            uid: uid.into(),
         }
     }
 
@@ -134,16 +149,17 @@ mod tests {
     fn a_refusal_is_believed_until_its_pause_is_over_and_then_asked_again() {
         let now = Instant::now();
         let mut pauses = Pauses::default();
-        pauses.begin(job(), refused(), now);
-        let last = now + FIRST_REFUSAL - Duration::from_millis(1);
+        let (_, length) = pauses.begin(job(), refused(), now);
+        let last = now + length - Duration::from_millis(1);
         let problem = pauses.refusal(&job(), last).unwrap();
         assert_eq!(
             (problem.reason, &*problem.message),
             ("Refused", "quota is used up")
         );
-        assert_eq!(pauses.next_end(now), Some(now + FIRST_REFUSAL));
+        assert!((FIRST_REFUSAL..FIRST_REFUSAL * 3 / 2).contains(&length));
+        assert_eq!(pauses.next_end(now), Some(now + length));
 
-        let over = now + FIRST_REFUSAL;
+        let over = now + length;
         assert_eq!(pauses.refusal(&job(), over), None);
         let creating = plan(vec![record(), Action::CreateKey { attempt: 1 }]);
         assert_eq!(pauses.allowed(creating.clone(), over), creating);
@@ -158,6 +174,21 @@ mod tests {
         assert_eq!(pauses.allowed(creating, now), plan(vec![record()]));
         let releasing = plan(vec![record(), Action::DeleteAttempt { attempt: 1 }]);
         assert_eq!(pauses.allowed(releasing.clone(), now), releasing);
+    }
+
+    #[test]
+    fn gangs_that_a_quota_refused_at_once_ask_again_at_different_moments() {
+        let mut now = Instant::now();
+        let mut pauses = Pauses::default();
+        for _ in 0..8 {
+            let one = pauses.begin(job_of("u-1"), refused(), now).1;
+            let other = pauses.begin(job_of("u-2"), refused(), now).1;
+            // A gang is created within a second or two.
+            let apart = one.max(other) - one.min(other);
+            assert!(apart > Duration::from_secs(2), "{one:?} and {other:?}");
+            assert!(one.max(other) <= LONGEST_REFUSAL * 3 / 2);
+            now += one.max(other);
+        }
     }
 
     #[test]
