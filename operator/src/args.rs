@@ -11,6 +11,10 @@ const SIDECAR_VARIABLES: [&str; 2] = ["FIREFLYER_HFREDUCE_", "FIREFLYER_RDMA_"];
 /// The one that has a flag here.
 const SIDECAR_NUMA: &str = "FIREFLYER_HFREDUCE_NUMA";
 
+/// Karpenter's second name is that of its releases before 1.0.
+const LEAVE_TAINTS: &str =
+    "ToBeDeletedByClusterAutoscaler,karpenter.sh/disrupted,karpenter.sh/disruption";
+
 /// Plans TrainingJobs onto nodes and serves the rendezvous of their gangs.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "operator", version)]
@@ -107,8 +111,8 @@ pub struct OperatorArgs {
     /// Without the file it has the paper's node class.
     #[arg(long, env = "FIREFLYER_DEFAULT_FABRIC")]
     pub default_fabric: Option<PathBuf>,
-    /// Keys of NoSchedule taints that dedicate nodes to training. Job pods tolerate them. Any other
-    /// NoSchedule taint counts as a cordon.
+    /// Keys of NoSchedule taints that dedicate nodes to training. Job pods tolerate them. A node
+    /// with any other NoSchedule taint gets no new work, and what runs there goes on.
     #[arg(
         long,
         env = "FIREFLYER_DEDICATED_TAINTS",
@@ -116,6 +120,16 @@ pub struct OperatorArgs {
         default_value = "nvidia.com/gpu,fireflyer.dev/dedicated"
     )]
     pub dedicated_taints: Vec<String>,
+    /// Keys of taints that count as a cordon, whatever their effect but PreferNoSchedule: jobs
+    /// leave such a node. A taint with the effect NoExecute does in any case. By default those by
+    /// which the cluster autoscaler and Karpenter mark nodes that they are about to take away.
+    #[arg(
+        long,
+        env = "FIREFLYER_LEAVE_TAINTS",
+        value_delimiter = ',',
+        default_value = LEAVE_TAINTS
+    )]
+    pub leave_taints: Vec<String>,
     /// Where storage is on.
     #[command(flatten)]
     pub storage: StorageArgs,
@@ -284,6 +298,19 @@ mod tests {
     fn taints_are_a_list() {
         let args = parsed(&["--dedicated-taints", "a,b/c"]);
         assert_eq!(args.dedicated_taints, ["a", "b/c"]);
+    }
+
+    #[test]
+    fn the_charts_taints_are_the_defaults_of_the_flags() {
+        let values = include_str!("../../helm/fireflyer/values.yaml");
+        let values: serde_json::Value = serde_yaml::from_str(values).unwrap();
+        let args = parsed(&[]);
+        let ours = &values["operator"];
+        assert_eq!(
+            ours["dedicatedTaints"],
+            serde_json::json!(args.dedicated_taints)
+        );
+        assert_eq!(ours["leaveTaints"], serde_json::json!(args.leave_taints));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::training_job::apply::Applier;
 use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
 use crate::training_job::reconcile::{Reconciler, STALLED};
+use crate::training_job::translate::TaintRules;
 use crate::training_job::write::{WritePurpose, Writer};
 use crate::{bootstrap, fabric, watch as watches};
 
@@ -111,8 +112,13 @@ async fn operate(
         sidecar_env,
         default_fabric,
         dedicated_taints,
+        leave_taints,
         storage,
     } = args;
+    let taints = TaintRules {
+        dedicated: dedicated_taints,
+        leave: leave_taints,
+    };
     let default_fabric = bootstrap::default_fabric(default_fabric.as_deref())?;
     let lists = readiness.gate("first lists");
     let rendezvous_listen = daemon::args::listen_address(rendezvous_listen, RENDEZVOUS_PORT);
@@ -134,7 +140,7 @@ async fn operate(
     let mut watching = watches::start(
         &client,
         &cluster,
-        &dedicated_taints,
+        taints.clone(),
         Arc::clone(&masters),
         ages,
         &shutdown,
@@ -155,7 +161,7 @@ async fn operate(
         sidecar_numa,
         sidecar_env,
         rendezvous,
-        dedicated_taints: dedicated_taints.clone(),
+        taints: taints.clone(),
     };
     let fence = WriteFence::default();
     let applier = Arc::new(Applier {
@@ -199,7 +205,7 @@ async fn operate(
     let keeper = PolicyKeeper {
         cluster: Arc::clone(&cluster),
         writer: writer.for_purpose(WritePurpose::Note),
-        dedicated_taints,
+        taints,
         instance: pod_name,
         metrics: metrics.clone(),
     };

@@ -23,7 +23,7 @@ use crate::cluster::{SharedCluster, now};
 use crate::proof::Masters;
 use crate::storage::SharedStorage;
 use crate::training_job::mirrored_job::MirroredJob;
-use crate::training_job::translate::{self, AttemptProof};
+use crate::training_job::translate::{self, AttemptProof, TaintRules};
 use crate::views::{AttemptView, ClaimView, NodeView, PodView};
 use crate::workload::Workload;
 use follow::{Scope, watch};
@@ -35,7 +35,7 @@ const AGES_PERIOD: Duration = Duration::from_secs(5);
 pub fn start(
     client: &Client,
     cluster: &Arc<SharedCluster>,
-    dedicated_taints: &[String],
+    taints: TaintRules,
     masters: Arc<Masters>,
     ages: GaugeVec,
     shutdown: &CancellationToken,
@@ -54,8 +54,6 @@ pub fn start(
         fields: Some("metadata.name=default"),
         ..all
     };
-    let taints = dedicated_taints.to_vec();
-
     let mut spawn = |task| spawn(&mut tasks, task, shutdown);
     spawn(Box::pin(show_ages(Arc::clone(cluster), ages)));
     let to = || Arc::clone(cluster);

@@ -32,8 +32,8 @@ pub enum Ready {
 pub enum Wish {
     /// `spec.unschedulable`.
     Cordoned,
-    /// A NoSchedule or NoExecute taint that is neither Kubernetes' own nor one that dedicates nodes
-    /// to training.
+    /// A taint by which somebody asks to leave: a foreign one with the effect NoExecute, or one
+    /// that an autoscaler puts on a node that it is about to take away.
     Tainted(Arc<str>),
     /// This validation interrupts, and could run on the node as it is.
     Validated(Arc<str>),
@@ -75,7 +75,8 @@ pub enum NodeReason {
     Gone,
     /// The peers of its sidecar gave it up.
     GivenUp,
-    /// Kubernetes itself put a taint on it, such as `node.kubernetes.io/disk-pressure`.
+    /// It has a taint that keeps new pods away and asks nobody to leave, such as
+    /// `node.kubernetes.io/disk-pressure`, or one of an agent that restarts.
     Tainted(Arc<str>),
     /// It failed this validation, and has not passed one since; or a person put it in quarantine.
     Quarantined(Arc<str>),

@@ -77,7 +77,8 @@ pub struct Node {
     pub ready: Ready,
     /// Since when it is not Ready, if it is not. Filled in by [`crate::Sights`].
     pub unready_since: Timestamp,
-    /// A NoSchedule or NoExecute taint that Kubernetes itself put on it, `unschedulable` apart.
+    /// A taint that keeps new pods away and asks nobody to leave: any of Kubernetes' own,
+    /// `unschedulable` apart, and a foreign one with the effect NoSchedule.
     pub taint: Option<Arc<str>>,
     /// What its quarantine names, if it is in one: the validation that failed.
     pub quarantine: Option<Arc<str>>,

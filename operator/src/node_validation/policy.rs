@@ -27,6 +27,7 @@ use crate::cluster::{Mirrors, SharedCluster};
 use crate::fabric::{FabricObservation, NodesSeen};
 use crate::metrics::Metrics;
 use crate::training_job::mirrored_job::MirroredJob;
+use crate::training_job::translate::TaintRules;
 use crate::training_job::write::{self, Writer};
 use crate::workload::{Workload, owner_reference};
 use observed::Observed;
@@ -43,8 +44,8 @@ pub struct PolicyKeeper {
     pub cluster: Arc<SharedCluster>,
     /// For its writes.
     pub writer: Writer,
-    /// Keys of taints that dedicate nodes to training.
-    pub dedicated_taints: Vec<String>,
+    /// Meaning of taints.
+    pub taints: TaintRules,
     /// The pod that it runs in, for Events.
     pub instance: String,
     /// Where it counts.

@@ -126,7 +126,11 @@ async fn start_service(address: &str, node: &str) {
 fn node(name: &str) -> translate::MirroredNode {
     let labels = json!({"kubernetes.io/hostname": name});
     let view = json!({"metadata": {"name": name, "labels": labels}});
-    translate::node(serde_json::from_value(view).unwrap(), &[]).unwrap()
+    translate::node(
+        serde_json::from_value(view).unwrap(),
+        &translate::TaintRules::default(),
+    )
+    .unwrap()
 }
 
 #[tokio::test]

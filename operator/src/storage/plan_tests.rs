@@ -47,7 +47,11 @@ fn node(number: u32, zone: &str) -> MirroredNode {
     let name = format!("n{number}");
     let labels = json!({"kubernetes.io/hostname": name, "zone": zone, "storage": "yes"});
     let view = json!({"metadata": {"name": name, "labels": labels, "uid": name}});
-    translate::node(serde_json::from_value(view).unwrap(), &[]).unwrap()
+    translate::node(
+        serde_json::from_value(view).unwrap(),
+        &translate::TaintRules::default(),
+    )
+    .unwrap()
 }
 
 fn pool(name: &str, age: u32, spec: &Value) -> StoragePool {

@@ -15,6 +15,7 @@ use containers::{plain, sidecar, trainer};
 pub use template::{claims, template_problem};
 use volumes::volumes_of;
 
+use crate::training_job::translate::TaintRules;
 use crate::workload::owner_reference;
 
 /// Where the checkpoint's claim is mounted in the trainer.
@@ -28,6 +29,12 @@ const VOLUME_SHARED_MEMORY: &str = "fireflyer-shm";
 const VOLUME_CHECKPOINT: &str = "fireflyer-checkpoint";
 /// From the chart; it does not preempt, so a job never pushes out another by priority.
 pub(crate) const PRIORITY_CLASS: &str = "fireflyer-training";
+/// A node is neither consolidated nor renewed under a pod that trains: the first is read by
+/// Karpenter, the second by the cluster autoscaler. A template may say otherwise.
+const STAYS: [(&str, &str); 2] = [
+    ("karpenter.sh/do-not-disrupt", "true"),
+    ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+];
 /// On top of acknowledging and saving: signals, the sidecar's end, the report.
 const GRACE_MARGIN_SECONDS: u32 = 10;
 
@@ -48,8 +55,8 @@ pub struct Settings {
     pub sidecar_env: Vec<(String, String)>,
     /// `host:port` that sidecars dial.
     pub rendezvous: String,
-    /// Taints by which nodes are dedicated to us; pods tolerate them.
-    pub dedicated_taints: Vec<String>,
+    /// Meaning of taints; pods tolerate those by which nodes are dedicated to us.
+    pub taints: TaintRules,
 }
 
 /// One pod of a gang.
@@ -104,10 +111,14 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
         "labels": {},
         "ownerReferences": [owner_reference(JobKind::TrainingJob.as_str(), &job.metadata)],
     });
+    metadata["annotations"] = STAYS
+        .map(|(key, value)| (key, json!(value)))
+        .into_iter()
+        .collect();
     if let Some(given) = &template.metadata {
         metadata["labels"] = json!(given.labels);
-        if !given.annotations.is_empty() {
-            metadata["annotations"] = json!(given.annotations);
+        for (key, value) in &given.annotations {
+            metadata["annotations"][key] = json!(value);
         }
     }
     metadata["labels"][names::LABEL_JOB] = json!(name);
@@ -147,7 +158,8 @@ fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_
     let mut tolerations = array(&body.rest, "tolerations").to_vec();
     tolerations.extend(
         settings
-            .dedicated_taints
+            .taints
+            .dedicated
             .iter()
             .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"})),
     );

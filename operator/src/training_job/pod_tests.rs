@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crds::fabric::Share;
-use crds::training_job::Nvlink;
+use crds::training_job::{Nvlink, TemplateMetadata};
 
 use super::volumes::half;
 use super::*;
@@ -66,7 +66,10 @@ fn settings() -> Settings {
         sidecar_env: Vec::new(),
         sidecar_pull_policy: "IfNotPresent".to_owned(),
         pull_secrets: Vec::new(),
-        dedicated_taints: vec!["nvidia.com/gpu".to_owned()],
+        taints: TaintRules {
+            dedicated: vec!["nvidia.com/gpu".to_owned()],
+            ..TaintRules::default()
+        },
     }
 }
 
@@ -403,11 +406,26 @@ fn pods_get_our_pull_secrets_beside_those_of_their_template() {
 }
 
 #[test]
-fn a_pod_of_a_gang_that_crosses_zones_says_so_and_no_other_does() {
-    let label = |crossing| {
-        let rank = Rank { crossing, ..rank() };
-        let pod = build(&job(JOB), &class(), &settings(), rank);
-        pod["metadata"]["labels"]["fireflyer.dev/crossing"].clone()
-    };
-    assert_eq!((label(true), label(false)), (json!("true"), Value::Null));
+fn pods_ask_autoscalers_to_leave_their_node_unless_the_template_says_otherwise() {
+    let annotations = |job: &TrainingJob| built(job, &class())["metadata"]["annotations"].clone();
+    let (karpenter, autoscaler) = (
+        "karpenter.sh/do-not-disrupt",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    );
+    let plain = annotations(&job(JOB));
+    assert_eq!(
+        (&plain[karpenter], &plain[autoscaler]),
+        (&json!("true"), &json!("false"))
+    );
+    let mut other = job(JOB);
+    let given = [(karpenter.to_owned(), "false".to_owned())];
+    other.spec.template.metadata = Some(TemplateMetadata {
+        annotations: given.into_iter().collect(),
+        ..TemplateMetadata::default()
+    });
+    let theirs = annotations(&other);
+    assert_eq!(
+        (&theirs[karpenter], &theirs[autoscaler]),
+        (&json!("false"), &json!("false"))
+    );
 }

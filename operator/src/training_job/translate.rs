@@ -34,7 +34,7 @@ pub struct MirroredNode {
     pub labels: Vec<(Arc<str>, Arc<str>)>,
     /// Its condition `Ready`.
     pub ready: Ready,
-    /// A taint of Kubernetes' own that keeps pods away.
+    /// A taint that keeps new pods away and asks nobody to leave.
     pub taint: Option<Arc<str>>,
     /// The value of its taint `fireflyer.dev/quarantine`, if it has one.
     pub quarantine: Option<Arc<str>>,
@@ -248,8 +248,34 @@ fn place_in(job: &str, metadata: &ObjectMeta) -> Option<(u32, u32)> {
     (names::pod_name(job, attempt, rank) == name).then_some((attempt, rank))
 }
 
+/// Taints that mean something else than that new pods are to stay away, by their keys.
+#[derive(Clone, Debug, Default)]
+pub struct TaintRules {
+    /// Taints that dedicate nodes to training; pods tolerate them.
+    pub dedicated: Vec<String>,
+    /// Taints by which somebody wants the node emptied, whatever the effect says.
+    pub leave: Vec<String>,
+}
+
+impl TaintRules {
+    /// Returns true if a taint asks gangs to leave. NoSchedule by itself says nothing about pods
+    /// that run.
+    fn asks_to_leave(&self, taint: &TaintView) -> bool {
+        let is_foreign = !self.is_known(&taint.key);
+        self.leave.contains(&taint.key) || is_foreign && taint.effect == "NoExecute"
+    }
+
+    /// Returns true if the taint has a meaning of its own: it is Kubernetes', the quarantine, or
+    /// dedicates nodes.
+    fn is_known(&self, key: &String) -> bool {
+        key.starts_with(OWN_TAINTS)
+            || key == names::TAINT_QUARANTINE
+            || self.dedicated.contains(key)
+    }
+}
+
 /// A node.
-pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode> {
+pub fn node(view: NodeView, rules: &TaintRules) -> Option<MirroredNode> {
     let NodeView {
         metadata,
         spec,
@@ -258,20 +284,15 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
     let keeps_away =
         |taint: &&TaintView| taint.effect == "NoSchedule" || taint.effect == "NoExecute";
     let taints = || spec.taints.iter().filter(keeps_away);
-    let is_known = |key: &String| {
-        key.starts_with(OWN_TAINTS)
-            || key == names::TAINT_QUARANTINE
-            || dedicated_taints.contains(key)
-    };
-    let foreign = taints().find(|taint| !is_known(&taint.key));
+    let leave = taints().find(|taint| rules.asks_to_leave(taint));
+    let foreign = taints().find(|taint| !rules.is_known(&taint.key));
     let quarantine = taints().find(|taint| taint.key == names::TAINT_QUARANTINE);
     let own = taints().find(|taint| taint.key.starts_with(OWN_TAINTS));
-    let deleted = metadata.deletion_timestamp.is_some();
-    let wishes = [
-        spec.unschedulable.then_some(Wish::Cordoned),
-        foreign.map(|taint| Wish::Tainted(taint.key.as_str().into())),
-        deleted.then_some(Wish::Deleted),
-    ];
+    let wish = match (metadata.deletion_timestamp.is_some(), spec.unschedulable) {
+        (true, _) => Some(Wish::Deleted),
+        (false, true) => Some(Wish::Cordoned),
+        (false, false) => leave.map(|taint| Wish::Tainted(taint.key.as_str().into())),
+    };
     let ready = status
         .conditions
         .iter()
@@ -299,7 +320,7 @@ pub fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode>
             "Unknown" => Ready::Unknown,
             _ => Ready::False,
         },
-        taint: own.map(|taint| taint.key.as_str().into()),
+        taint: own.or(foreign).map(|taint| taint.key.as_str().into()),
         quarantine: quarantine.map(|taint| taint.value.as_str().into()),
         boot: status.node_info.boot_id.into(),
         wishes: wishes.into_iter().flatten().collect(),

@@ -70,7 +70,7 @@ fn world(script: Script) -> World {
         sidecar_pull_policy: "IfNotPresent".to_owned(),
         pull_secrets: Vec::new(),
         rendezvous: "10.0.0.1:9443".to_owned(),
-        dedicated_taints: Vec::new(),
+        taints: translate::TaintRules::default(),
     };
     let writer = Writer::new(Client::new(service, "team"), metrics.writes);
     let masters = Arc::new(Masters::new([7; 32], None));

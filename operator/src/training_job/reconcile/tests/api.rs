@@ -342,7 +342,7 @@ impl Api {
         let request = *cluster.listings().borrow();
         let mut mirrors = cluster.mirrors();
         list(&state, request, "nodes", &mut mirrors.nodes, |view| {
-            translate::node(view, &[])
+            translate::node(view, &translate::TaintRules::default())
         });
         list(&state, request, "trainingjobs", &mut mirrors.jobs, |job| {
             MirroredJob::guarded::<TrainingJob>(job, JobKind::TrainingJob)

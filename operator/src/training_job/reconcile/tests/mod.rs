@@ -22,6 +22,7 @@ use super::*;
 use crate::leader::Role;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::pod::Settings;
+use crate::training_job::translate::TaintRules;
 use crate::training_job::write::{IN_FLIGHT, Writer};
 use api::{Api, State};
 
@@ -100,7 +101,7 @@ fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
             sidecar_pull_policy: "IfNotPresent".to_owned(),
             pull_secrets: Vec::new(),
             rendezvous: "10.0.0.1:9443".to_owned(),
-            dedicated_taints: Vec::new(),
+            taints: TaintRules::default(),
         },
         masters: Arc::new(api::masters()),
         instance: "operator-0".to_owned(),

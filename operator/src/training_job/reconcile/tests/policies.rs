@@ -12,7 +12,7 @@ fn keeper(api: &Api, metrics: &Metrics) -> PolicyKeeper {
     PolicyKeeper {
         cluster: Arc::new(api.listed()),
         writer: Writer::new(api.client(), metrics.writes.clone()),
-        dedicated_taints: Vec::new(),
+        taints: TaintRules::default(),
         instance: "operator-0".to_owned(),
         metrics: metrics.clone(),
     }
