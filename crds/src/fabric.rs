@@ -147,6 +147,14 @@ pub struct NodeClass {
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))")
         .message("sharedMemory must be a Kubernetes quantity above zero, for example 64Gi"))]
     pub shared_memory: Option<String>,
+    /// Seconds for which a pod that is starting may make no progress, 10 to 604800 (a week); 7200
+    /// (two hours) by default. Progress is that a container of it starts or ends: an image that is
+    /// pulled and an init container that runs may take that long each. Then the attempt ends, does
+    /// not count against maxRestarts, and says what the pod was at. Raise it where an image or a
+    /// model takes longer to arrive.
+    #[serde(default = "default_start_progress_deadline")]
+    #[schemars(range(min = 10, max = 604_800))]
+    pub start_progress_deadline_seconds: u32,
     /// What validations must measure on nodes of the class, at most 64 floors: a node below one
     /// fails. `Offer` needs none: its floors are the shares above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -198,6 +206,9 @@ fn default_max_cross_zone_jobs() -> u32 {
 }
 fn default_hfreduce_class() -> u8 {
     1
+}
+fn default_start_progress_deadline() -> u32 {
+    7200
 }
 fn default_relaxed_ordering() -> bool {
     true

@@ -467,8 +467,8 @@ pub struct AvoidedNodeStatus {
     /// Until when.
     #[schemars(schema_with = "schema::time")]
     pub until: Time,
-    /// What happened on the node last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked, Silent
-    /// or ProgramFailed.
+    /// What happened on the node last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked,
+    /// NotStarted, Silent or ProgramFailed.
     pub reason: String,
     /// How many attempts in a row ended on the node.
     pub count: u32,

@@ -32,6 +32,9 @@ pub struct PodSpecView {
     pub node_name: Option<String>,
     /// The node it is pinned to is in here.
     pub affinity: Option<AffinityView>,
+    /// Its init containers, native sidecars among them, in the order in which they run.
+    #[serde(default)]
+    pub init_containers: Vec<ContainerView>,
     /// Its containers.
     #[serde(default)]
     pub containers: Vec<ContainerView>,
@@ -39,7 +42,13 @@ pub struct PodSpecView {
 
 /// What is read of a Container.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerView {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// `Always` makes a native sidecar of an init container.
+    pub restart_policy: Option<String>,
     #[serde(default)]
     resources: ResourcesView,
 }
@@ -126,7 +135,7 @@ pub struct PodStatusView {
     pub pod_ip: Option<String>,
     /// Its conditions.
     #[serde(default)]
-    pub conditions: Vec<PodConditionView>,
+    pub conditions: Vec<ConditionView>,
     /// Init containers, native sidecars among them.
     #[serde(default)]
     pub init_container_statuses: Vec<ContainerStatusView>,
@@ -159,6 +168,9 @@ pub struct ContainerStatusView {
     /// Its image, as the kubelet reports it.
     #[serde(default)]
     pub image: String,
+    /// True once its startup probe has passed.
+    #[serde(default)]
+    pub started: bool,
     /// What it does now.
     #[serde(default)]
     pub state: ContainerStateView,
@@ -183,9 +195,13 @@ pub struct WaitingView {
     pub reason: String,
 }
 
-/// A container that runs; nothing of it matters but that.
+/// A container that runs.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct RunningView {}
+#[serde(rename_all = "camelCase")]
+pub struct RunningView {
+    /// Since when.
+    pub started_at: Option<Time>,
+}
 
 /// A container that ended.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -247,7 +263,7 @@ pub struct TaintView {
 pub struct NodeStatusView {
     /// Its conditions.
     #[serde(default)]
-    pub conditions: Vec<NodeConditionView>,
+    pub conditions: Vec<ConditionView>,
     /// What pods may ask it for.
     #[serde(default)]
     pub allocatable: BTreeMap<String, Quantity>,
@@ -264,9 +280,9 @@ pub struct NodeInfoView {
     pub boot_id: String,
 }
 
-/// What is read of a NodeCondition.
+/// What is read of a condition of a Node or a Pod.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct NodeConditionView {
+pub struct ConditionView {
     /// Its type.
     #[serde(rename = "type")]
     pub kind: String,

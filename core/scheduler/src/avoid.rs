@@ -30,6 +30,8 @@ pub enum EndCause {
     NotBound,
     /// Something that a container of the pod needs is missing, its image for one.
     Blocked,
+    /// The pod made no progress towards the start of its trainer.
+    NotStarted,
     /// Peers could not reach the node, or gave it up.
     Silent,
     /// The program failed there.
@@ -42,12 +44,13 @@ pub enum EndCause {
 
 impl EndCause {
     /// All causes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NodeLost,
         Self::NodeRefused,
         Self::PodEnded,
         Self::NotBound,
         Self::Blocked,
+        Self::NotStarted,
         Self::Silent,
         Self::ProgramFailed,
         Self::Superseded,
@@ -62,6 +65,7 @@ impl EndCause {
             Self::PodEnded => "PodEnded",
             Self::NotBound => "NotBound",
             Self::Blocked => "Blocked",
+            Self::NotStarted => "NotStarted",
             Self::Silent => "Silent",
             Self::ProgramFailed => "ProgramFailed",
             Self::Superseded => "Superseded",
@@ -91,6 +95,7 @@ impl EndCause {
             Self::PodEnded
             | Self::NotBound
             | Self::Blocked
+            | Self::NotStarted
             | Self::Silent
             | Self::ProgramFailed
             | Self::Superseded
@@ -117,9 +122,11 @@ impl EndCause {
             Self::NodeLost | Self::NodeRefused | Self::Silent => {
                 "status.avoidedNodes names the nodes: look at their kubelets and node agents"
             }
-            Self::PodEnded | Self::ProgramFailed | Self::Superseded | Self::Other => {
-                "the Events of the job and its pods say more"
-            }
+            Self::PodEnded
+            | Self::NotStarted
+            | Self::ProgramFailed
+            | Self::Superseded
+            | Self::Other => "the Events of the job and its pods say more",
         }
     }
 }

@@ -1,13 +1,15 @@
 //! One attempt's pods, read as a whole: is the gang complete, is it done, what ended it. Decides
 //! nothing about what follows.
 
+use std::time::Duration;
+
 use topology::NodeName;
 
 use crate::avoid::EndCause;
 use crate::ledger::{JobView, Ledger};
 use crate::node::{NodeReason, Ready, State};
 use crate::shrink::{goes_on, outlook, stuck};
-use crate::snapshot::{Absent, Attempt, Exit, Pod, PodState, Problem};
+use crate::snapshot::{Absent, Attempt, Exit, Pod, PodState, Preparation, Problem};
 use crate::status::JobPhase;
 use crate::time::Timestamp;
 
@@ -32,6 +34,8 @@ pub(crate) enum GangState<'a> {
     Up,
     /// Not all are up yet.
     Joining,
+    /// The same, and for so long that the pod which is waited for is worth a word.
+    Preparing(&'a Pod),
     /// Pods of these ranks have to be created.
     Incomplete(Vec<u32>),
 }
@@ -87,9 +91,49 @@ pub(crate) fn judge<'a>(
             if pods.iter().all(up) {
                 GangState::Up
             } else {
-                GangState::Joining
+                starting(view, &pods, attempt, ledger, wake)
             }
         })
+}
+
+/// A gang of which not all are up: whom it waits for, once that takes long. Of those who are the
+/// least far it names the highest rank, which was created and bound last: so it names few in turn
+/// though many get there one after the other, and the status is written as often.
+pub(crate) fn starting<'a>(
+    view: &JobView<'a>,
+    pods: &[&'a Pod],
+    attempt: &Attempt,
+    ledger: &Ledger<'a>,
+    wake: &mut Wake,
+) -> GangState<'a> {
+    let prepares = pods.iter().filter_map(|pod| Some((*pod, prepares(pod)?)));
+    let last = prepares.min_by_key(|(pod, at)| (at.steps, std::cmp::Reverse(pod.rank)));
+    let Some((pod, _)) = last else {
+        return GangState::Joining;
+    };
+    // As it was recorded, so that another leader does not take back what the last one said.
+    let newest = view.job.and_then(|job| job.status.newest.as_ref());
+    let since = newest.map_or(attempt.seen, |newest| newest.since);
+    let told = since + ledger.policy().start_told_after;
+    if told > ledger.now() {
+        wake.at(told);
+        return GangState::Joining;
+    }
+    GangState::Preparing(pod)
+}
+
+/// Returns what a pod is at that prepares its start by itself, and does not wait for other pods.
+fn prepares(pod: &Pod) -> Option<&Preparation> {
+    match pod.state {
+        PodState::Starting => pod.preparation.as_deref().filter(|at| !at.joins),
+        PodState::Unbound
+        | PodState::Blocked(_)
+        | PodState::Running
+        | PodState::Succeeded
+        | PodState::Interrupted { .. }
+        | PodState::Failed(_)
+        | PodState::Refused(_) => None,
+    }
 }
 
 /// A dead node, or a kubelet that refused.
@@ -274,6 +318,12 @@ fn missing<'a>(
     })
 }
 
+/// Patience with a pod, and the cause of the attempt's end when it is over.
+struct PodWait {
+    patience: Duration,
+    cause: EndCause,
+}
+
 /// Pods that wait for something for too long.
 pub(crate) fn overdue<'a>(
     view: &JobView<'a>,
@@ -282,62 +332,90 @@ pub(crate) fn overdue<'a>(
     ledger: &Ledger<'a>,
     wake: &mut Wake,
 ) -> Option<GangState<'a>> {
-    let policy = ledger.policy();
     let mut blocked = None;
-    let refused_before = view.job.is_some_and(|job| job.status.refusals > 0);
+    let mut is_joining = false;
+    let mut waits_for_one = false;
     for pod in pods {
-        let (since, patience, cause, node, what) = match &pod.state {
-            PodState::Unbound => (
-                pod.since,
-                policy.bind_patience,
-                EndCause::NotBound,
-                Some(&pod.node),
-                "its pod could not be bound",
-            ),
-            // Trainers start when all have joined: whom the others wait for cannot be seen here.
-            PodState::Starting => {
-                let what = "the gang did not join in time";
-                (
-                    pod.since,
-                    policy.start_patience,
-                    EndCause::Other,
-                    None,
-                    what,
-                )
-            }
-            PodState::Blocked(problem) => {
-                blocked = blocked.or(Some(problem));
-                let what = problem.message.as_str();
-                let patience = match refused_before {
-                    true => policy.blocked_again,
-                    false => policy.blocked_patience,
-                };
-                (
-                    pod.since,
-                    patience,
-                    EndCause::Blocked,
-                    Some(&pod.node),
-                    what,
-                )
-            }
-            PodState::Running
-            | PodState::Succeeded
-            | PodState::Interrupted { .. }
-            | PodState::Failed(_)
-            | PodState::Refused(_) => continue,
+        if let PodState::Blocked(problem) = &pod.state {
+            blocked = blocked.or(Some(problem));
+        }
+        let Some(wait) = waits(view, pod, ledger) else {
+            is_joining |= pod.state == PodState::Starting;
+            continue;
         };
-        let due = since.max(attempt.seen) + patience;
+        waits_for_one = true;
+        let due = pod.since.max(attempt.seen) + wait.patience;
         if ledger.is_over_for_pods(due, wake) {
-            let message =
-                node.map_or_else(|| what.to_owned(), |node| format!("node {node}: {what}"));
             return Some(GangState::Lost {
-                node,
-                cause,
-                message,
+                node: Some(&pod.node),
+                cause: wait.cause,
+                message: overdue_message(pod, wait.patience),
+            });
+        }
+    }
+    // Who has joined waits for the others, as long as these have patience left. Whom all wait for
+    // cannot be seen here.
+    if is_joining && !waits_for_one {
+        let last = pods.iter().map(|pod| pod.since).max().unwrap_or_default();
+        let due = last.max(attempt.seen) + start_patience(view, ledger);
+        if ledger.is_over_for_pods(due, wake) {
+            return Some(GangState::Lost {
+                node: None,
+                cause: EndCause::Other,
+                message: "the gang did not join in time".to_owned(),
             });
         }
     }
     blocked.map(GangState::Blocked)
+}
+
+/// Returns the patience with a pod that waits for no other pod.
+fn waits(view: &JobView<'_>, pod: &Pod, ledger: &Ledger<'_>) -> Option<PodWait> {
+    let policy = ledger.policy();
+    let (patience, cause) = match &pod.state {
+        PodState::Unbound => (policy.bind_patience, EndCause::NotBound),
+        PodState::Starting => {
+            prepares(pod)?;
+            (start_patience(view, ledger), EndCause::NotStarted)
+        }
+        PodState::Blocked(_) => {
+            let refused_before = view.job.is_some_and(|job| job.status.refusals > 0);
+            let patience = if refused_before {
+                policy.blocked_again
+            } else {
+                policy.blocked_patience
+            };
+            (patience, EndCause::Blocked)
+        }
+        PodState::Running
+        | PodState::Succeeded
+        | PodState::Interrupted { .. }
+        | PodState::Failed(_)
+        | PodState::Refused(_) => return None,
+    };
+    Some(PodWait { patience, cause })
+}
+
+/// Says what a pod was waited for in vain.
+fn overdue_message(pod: &Pod, patience: Duration) -> String {
+    let Pod { node, rank, .. } = pod;
+    if let PodState::Blocked(problem) = &pod.state {
+        return format!("node {node}: {}", problem.message);
+    }
+    match prepares(pod) {
+        Some(Preparation { at, .. }) => format!(
+            "node rank {rank} on node {node} made no progress for {} s: {at}. If it only needs \
+             longer, raise startProgressDeadlineSeconds of its class in the Fabric",
+            patience.as_secs()
+        ),
+        None => format!("node {node}: its pod could not be bound"),
+    }
+}
+
+fn start_patience(view: &JobView<'_>, ledger: &Ledger<'_>) -> Duration {
+    let policy = ledger.policy();
+    let class = view.job.map(|job| &job.class);
+    class.map_or(policy.start_patience, |class| policy.start_patience(class))
 }
 
 /// The earliest moment at which time alone changes something.

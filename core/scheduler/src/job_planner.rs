@@ -13,7 +13,7 @@ use crate::filter::Waiting;
 use crate::ledger::JobView;
 use crate::plan::{Action, JobEvent, NewAttempt, PlacedNode};
 use crate::policy::Policy;
-use crate::snapshot::Job;
+use crate::snapshot::{Job, Pod};
 use crate::status::{AttemptRecord, ConditionKind, JobPhase, JobStatus};
 use crate::time::Timestamp;
 
@@ -228,6 +228,17 @@ impl<'a> JobPlanner<'a> {
             self.warn(reason, message.to_owned());
         }
         self.set(Running, false, reason, message);
+    }
+
+    /// Waits for this pod to start. No Event: it is nothing that somebody has to look at.
+    pub(crate) fn preparing(&mut self, pod: &Pod) {
+        if self.status.phase == JobPhase::Assigned {
+            self.starts();
+        }
+        let Pod { rank, node, .. } = pod;
+        let at = pod.preparation.as_ref().map_or("", |at| at.at.as_str());
+        let message = format!("Waiting for node rank {rank} on node {node}: {at}");
+        self.set(Running, false, "Preparing", &message);
     }
 
     /// Has its nodes, and its pods are not to be created yet.

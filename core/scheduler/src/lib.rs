@@ -39,8 +39,8 @@ pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, CheckpointReport, Departed, Doubt, Doubtful, DryRun, Exit, Job, JobKey,
-    JobKind, Node, Pod, PodState, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
+    Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, JobKind, Node,
+    Pod, PodState, Preparation, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
 };
 pub use status::{
     AttemptRecord, CommittedMembers, CompletedRanks, Condition, ConditionKind, Failure, JobPhase,

@@ -211,8 +211,10 @@ impl<'a> JobPlanner<'a> {
                 self.leave(ledger, wake);
             }
             GangState::Blocked(problem) => self.joining(problem.reason, &problem.message),
-            GangState::Joining if self.status.phase == JobPhase::Running => {}
+            GangState::Joining | GangState::Preparing(_)
+                if self.status.phase == JobPhase::Running => {}
             GangState::Joining => self.joining("Joining", "Waiting for the gang to join"),
+            GangState::Preparing(pod) => self.preparing(pod),
             GangState::Incomplete(_) if self.is_held(wake) => self.held(),
             GangState::Incomplete(ranks) => self.complete(attempt, ranks, ledger),
             GangState::Up => self.up(),

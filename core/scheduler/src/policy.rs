@@ -1,7 +1,10 @@
-//! The figures behind decisions. The Fabric sets the crossing limit; the others are fixed here and
-//! varied by tests.
+//! The figures behind decisions. The Fabric sets the crossing limit and the patience with starts;
+//! the others are fixed here and varied by tests.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use topology::Class;
 
 use crate::time::Timestamp;
 
@@ -18,8 +21,14 @@ pub struct Policy {
     pub blocked_patience: Duration,
     /// The same, once an attempt of the job ended like this and it has not run since.
     pub blocked_again: Duration,
-    /// A gang that has not joined after so long is released and planned again.
+    /// A gang is released and planned again when one of its pods has made no progress towards the
+    /// start of its trainer for so long: no container of it has started or ended.
     pub start_patience: Duration,
+    /// The same on nodes of classes that say it themselves.
+    pub start_patience_of: BTreeMap<Class, Duration>,
+    /// A start that takes longer is described in the status: which pod is waited for, and what it
+    /// does.
+    pub start_told_after: Duration,
     /// After the end of the first pod that failed, a suspect node's own report is awaited for so
     /// long: it separates a program that crashed (counts against `max_restarts`) from a node that
     /// died (does not).
@@ -94,7 +103,9 @@ impl Default for Policy {
             bind_patience: Duration::from_secs(30),
             blocked_patience: Duration::from_secs(600),
             blocked_again: Duration::from_secs(60),
-            start_patience: Duration::from_secs(1800),
+            start_patience: Duration::from_secs(7200),
+            start_patience_of: BTreeMap::new(),
+            start_told_after: Duration::from_secs(60),
             settle: Duration::from_secs(1),
             stuck_patience: Duration::from_secs(4),
             exit_margin: Duration::from_secs(1),
@@ -133,6 +144,14 @@ impl Default for Policy {
             },
             crossing_patience: Duration::from_secs(300),
         }
+    }
+}
+
+impl Policy {
+    /// For how long a pod on a node of the class may make no progress towards its start.
+    pub(crate) fn start_patience(&self, class: &Class) -> Duration {
+        let of_class = self.start_patience_of.get(class);
+        of_class.copied().unwrap_or(self.start_patience)
     }
 }
 

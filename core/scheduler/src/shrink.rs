@@ -7,7 +7,7 @@ use std::time::Duration;
 use topology::NodeName;
 
 use crate::avoid::EndCause;
-use crate::gang::{GangState, Wake, leaving, overdue};
+use crate::gang::{GangState, Wake, leaving, overdue, starting};
 use crate::job_planner::JobPlanner;
 use crate::ledger::{JobView, Ledger};
 use crate::plan::Gone;
@@ -97,7 +97,7 @@ pub(crate) fn outlook<'a>(
             if whole && left.len() == pods.len() && left.iter().all(up) {
                 GangState::Up
             } else {
-                GangState::Joining
+                starting(view, &left, attempt, ledger, wake)
             }
         })
 }

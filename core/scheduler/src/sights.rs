@@ -55,6 +55,10 @@ struct PodSight {
     /// First sight of the pod, and of its step.
     seen: Timestamp,
     since: Timestamp,
+    /// The most steps of its preparation that were seen: to repeat one is no progress.
+    steps: u32,
+    /// Since when something that it needs is missing, or was before it goes on.
+    blocked: Option<Timestamp>,
     /// Its grace, and when that is over.
     leaving: Option<(Duration, Timestamp)>,
 }
@@ -147,24 +151,23 @@ impl Sights {
             for pod in of_job {
                 let key = (pod.attempt, pod.rank);
                 let step = step(pod);
+                let steps = pod.preparation.as_ref().map_or(0, |at| at.steps);
                 let before = old.and_then(|old| old.get(&key));
                 let mut sight = match before {
-                    Some(before) => PodSight {
-                        since: if before.step == step {
-                            before.since
-                        } else {
-                            now
-                        },
+                    Some(before) if before.step == step && steps <= before.steps => *before,
+                    Some(_) | None => PodSight {
                         step,
-                        ..*before
-                    },
-                    None => PodSight {
-                        step,
-                        seen: now,
+                        seen: before.map_or(now, |before| before.seen),
                         since: now,
-                        leaving: None,
+                        steps: before.map_or(steps, |before| before.steps.max(steps)),
+                        blocked: None,
+                        leaving: before.and_then(|before| before.leaving),
                     },
                 };
+                let is_blocked = matches!(pod.state, PodState::Blocked(_));
+                if is_blocked {
+                    sight.blocked.get_or_insert(now);
+                }
                 if before.is_some_and(|before| before.step == Step::Unbound)
                     && step != Step::Unbound
                 {
@@ -179,7 +182,8 @@ impl Sights {
                     }
                 });
                 pod.delete_by = sight.leaving.map(|(_, due)| due);
-                pod.since = sight.since;
+                let blocked = sight.blocked.filter(|_| is_blocked);
+                pod.since = blocked.unwrap_or(sight.since);
                 sights.insert(key, sight);
             }
         }

@@ -342,11 +342,24 @@ pub struct Pod {
     pub finalizer: bool,
     /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
     pub unowned: bool,
-    /// Whether it says that its attempt crosses zones. Pods of earlier releases do not say it.
-    pub crossing: bool,
-    /// Since when it is where it is: unbound, bound, running or ended. An unbound pod moves on with
-    /// each pod that is bound and was there no later. Filled in by [`crate::Sights`].
+    /// Preparation of its start, once its node has said something of it.
+    pub preparation: Option<Arc<Preparation>>,
+    /// Since when it is where it is: unbound, bound, blocked, running or ended. A bound pod moves
+    /// on with each step of its preparation that it had not reached before, an unbound one with each
+    /// pod that is bound and was there no later. Filled in by [`crate::Sights`].
     pub since: Timestamp,
+}
+
+/// Preparation of a bound pod: all that happens before its trainer starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preparation {
+    /// Grows as its containers start and end. Falls when they are run again, which is no progress.
+    pub steps: u32,
+    /// True while its sidecar waits for those of the other pods.
+    pub joins: bool,
+    /// Description of what the pod is at, for people:
+    /// `init container model runs since 2026-11-27T09:10:00Z`.
+    pub at: String,
 }
 
 impl Pod {

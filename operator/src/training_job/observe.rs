@@ -142,8 +142,16 @@ fn keeps_quarantine(over: &Over, mirrors: &Mirrors) -> bool {
 
 /// The planner's figures, with what the Fabric sets.
 pub fn policy(fabric: &FabricSpec) -> Policy {
+    let patience = fabric.classes.iter().map(|class| {
+        let seconds = class.start_progress_deadline_seconds;
+        (
+            class.name.as_str().into(),
+            Duration::from_secs(seconds.into()),
+        )
+    });
     Policy {
         max_cross_zone_jobs: fabric.max_cross_zone_jobs,
+        start_patience_of: patience.collect(),
         ..Policy::default()
     }
 }

@@ -53,6 +53,7 @@ fn class() -> NodeClass {
             memory: "16Gi".to_owned(),
         },
         shared_memory: None,
+        start_progress_deadline_seconds: 7200,
         floors: Vec::new(),
     }
 }

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use scheduler::{JobKey, JobKind, PodState, Ready, Timestamp, Wish};
 use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
-use pod_state::{ended, pod_state};
+use pod_state::{ended, pod_state, preparation};
 
 use crate::mirror::{Mirrored, ObjectKey};
 use crate::proof::{Masters, Signer};
@@ -427,12 +427,14 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
         && says(names::LABEL_ATTEMPT, &attempt.to_string())
         && says(names::LABEL_RANK, &rank.to_string());
     let grace = view.metadata.deletion_grace_period_seconds;
+    let state = pod_state(&view);
+    let is_starting = state == PodState::Starting;
     let pod = scheduler::Pod {
         job,
         attempt,
         rank,
         node: view.spec.node()?.into(),
-        state: pod_state(&view),
+        state,
         terminal: matches!(view.status.phase.as_str(), "Succeeded" | "Failed"),
         delete_by: view.metadata.deletion_timestamp.as_ref().map(timestamp),
         grace: Duration::from_secs(grace.and_then(|grace| grace.try_into().ok()).unwrap_or(0)),
@@ -440,7 +442,7 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
             .iter()
             .any(|finalizer| finalizer == names::FINALIZER),
         unowned,
-        crossing: says(names::LABEL_CROSSING, "true"),
+        preparation: is_starting.then(|| Arc::new(preparation(&view))),
         since: Timestamp::default(),
     };
     Some(MirroredPod {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use scheduler::{Exit, PodState, ProgramCause};
+use scheduler::{Exit, Pod, PodState, ProgramCause};
 
 use super::*;
 
@@ -291,25 +291,61 @@ fn node_view(spec: Value, ready: &str) -> NodeView {
     .unwrap()
 }
 
+fn tainted(key: &str, effect: &str) -> Value {
+    json!({"taints": [{"key": key, "effect": effect}]})
+}
+
+fn rules() -> TaintRules {
+    TaintRules {
+        dedicated: vec!["nvidia.com/gpu".to_owned()],
+        leave: vec!["karpenter.sh/disrupted".to_owned()],
+    }
+}
+
 #[test]
-fn a_foreign_taint_is_a_wish_unless_it_dedicates_the_node_to_us() {
-    let tainted = |effect: &str| json!({"taints": [{"key": "nvidia.com/gpu", "effect": effect}]});
-    let wish = |spec, dedicated: &[&str]| {
-        let dedicated: Vec<String> = dedicated.iter().map(ToString::to_string).collect();
-        let wishes = node(node_view(spec, "True"), &dedicated).unwrap().wishes;
-        assert!(wishes.len() <= 1);
-        wishes.first().cloned()
-    };
-    assert_eq!(wish(json!({}), &[]), None);
+fn a_foreign_taint_that_only_keeps_new_pods_away_is_nobodys_wish() {
+    // A network agent sets it while it restarts.
+    let key = "node.cilium.io/agent-not-ready";
+    let read = |effect| node(node_view(tainted(key, effect), "True"), &rules()).unwrap();
+    let no_schedule = read("NoSchedule");
     assert_eq!(
-        wish(json!({"unschedulable": true}), &["nvidia.com/gpu"]),
-        Some(Wish::Cordoned)
+        (no_schedule.wish, no_schedule.taint.as_deref()),
+        (None, Some(key))
     );
-    let by_taint = Some(Wish::Tainted("nvidia.com/gpu".into()));
-    assert_eq!(wish(tainted("NoSchedule"), &[]), by_taint);
-    assert_eq!(wish(tainted("NoExecute"), &[]), by_taint);
-    assert_eq!(wish(tainted("NoSchedule"), &["nvidia.com/gpu"]), None);
-    assert_eq!(wish(tainted("PreferNoSchedule"), &[]), None);
+    let no_execute = read("NoExecute");
+    assert_eq!(no_execute.wish, Some(Wish::Tainted(key.into())));
+    let preferred = read("PreferNoSchedule");
+    assert_eq!((preferred.wish, preferred.taint), (None, None));
+}
+
+#[test]
+fn a_node_that_an_autoscaler_is_about_to_take_away_is_left() {
+    let key = "karpenter.sh/disrupted";
+    let read = |spec| node(node_view(spec, "True"), &rules()).unwrap().wish;
+    assert_eq!(read(json!({})), None);
+    assert_eq!(
+        read(tainted(key, "NoSchedule")),
+        Some(Wish::Tainted(key.into()))
+    );
+    assert_eq!(read(json!({"unschedulable": true})), Some(Wish::Cordoned));
+    // Another one before it does not hide it.
+    let both = json!({"taints": [
+        {"key": "example.com/agent-not-ready", "effect": "NoSchedule"},
+        {"key": key, "effect": "NoSchedule"},
+    ]});
+    assert_eq!(read(both), Some(Wish::Tainted(key.into())));
+}
+
+#[test]
+fn a_taint_that_dedicates_the_node_to_us_keeps_nothing_away() {
+    for effect in ["NoSchedule", "NoExecute"] {
+        let node = node(
+            node_view(tainted("nvidia.com/gpu", effect), "True"),
+            &rules(),
+        )
+        .unwrap();
+        assert_eq!((node.wish, node.taint), (None, None), "{effect}");
+    }
 }
 
 #[test]
@@ -324,7 +360,7 @@ fn what_kubernetes_finds_out_about_a_node_is_nobodys_wish() {
     ] {
         let key = format!("node.kubernetes.io/{name}");
         let spec = json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
-        let node = node(node_view(spec, "True"), &[]).unwrap();
+        let node = node(node_view(spec, "True"), &TaintRules::default()).unwrap();
         assert_eq!(node.taint.as_deref(), Some(&*key));
         assert!(node.wishes.is_empty(), "{key}");
     }
@@ -335,21 +371,27 @@ fn a_node_that_is_being_deleted_is_still_there_to_be_left() {
     let mut view = node_view(json!({"unschedulable": true}), "True");
     view.metadata.deletion_timestamp =
         Some(serde_json::from_value(json!("2026-01-02T03:04:05Z")).unwrap());
-    let node = node(view, &[]).unwrap();
-    assert_eq!(node.ready, Ready::True);
-    assert_eq!(node.wishes, [Wish::Cordoned, Wish::Deleted].into());
+    let node = node(view, &TaintRules::default()).unwrap();
+    assert_eq!((node.ready, node.wish), (Ready::True, Some(Wish::Deleted)));
 }
 
 #[test]
 fn a_lease_that_ran_out_is_separate_from_a_kubelet_that_is_not_ready() {
-    let ready = |status| node(node_view(json!({}), status), &[]).unwrap().ready;
+    let ready = |status| {
+        node(node_view(json!({}), status), &TaintRules::default())
+            .unwrap()
+            .ready
+    };
     assert_eq!(
         (ready("True"), ready("False"), ready("Unknown")),
         (Ready::True, Ready::False, Ready::Unknown)
     );
     let mut new = node_view(json!({}), "True");
     new.status.conditions.clear();
-    assert_eq!(node(new, &[]).unwrap().ready, Ready::False);
+    assert_eq!(
+        node(new, &TaintRules::default()).unwrap().ready,
+        Ready::False
+    );
 }
 
 /// The ConfigMap of attempt 2 of `digits`, signed by these keys, with a file of this version.
@@ -448,4 +490,116 @@ fn an_attempt_of_another_release_keeps_its_nodes() {
         let nodes: Vec<_> = read.attempt.nodes.iter().map(NodeName::as_str).collect();
         assert_eq!((nodes, read.attempt.crossing), (vec!["n7", "n8"], true));
     }
+}
+
+/// A pod of which the sidecar, two init containers, the trainer and a container beside it are in
+/// these states.
+fn preparing(conditions: Value, states: [Value; 5]) -> Pod {
+    let names = ["hfreduce", "model", "warm", "trainer", "board"];
+    let spec = json!({
+        "nodeName": "n7",
+        "initContainers": [
+            {"name": "hfreduce", "restartPolicy": "Always"},
+            {"name": "model"},
+            {"name": "warm", "restartPolicy": "Always"},
+        ],
+        "containers": [
+            {"name": "trainer", "resources": {"limits": {"fireflyer.dev/node": "1"}}},
+            {"name": "board"},
+        ],
+    });
+    let all = names.into_iter().zip(states);
+    let mut all: Vec<Value> = all
+        .map(|(name, mut status)| {
+            status["name"] = json!(name);
+            status["image"] = json!(format!("{name}:1"));
+            status
+        })
+        .collect();
+    let mut containers = all.split_off(3);
+    // The kubelet sorts them by name.
+    containers.reverse();
+    let status = json!({
+        "phase": "Pending", "conditions": conditions,
+        "initContainerStatuses": all, "containerStatuses": containers,
+    });
+    pod(view(spec, status, false)).unwrap().pod
+}
+
+#[test]
+fn each_container_that_starts_or_ends_is_a_step_towards_the_trainer() {
+    let waits = || json!({"state": {"waiting": {"reason": "PodInitializing"}}});
+    let runs = |started: bool| {
+        let since = json!({"running": {"startedAt": "2026-11-27T09:10:00Z"}});
+        json!({"started": started, "state": since})
+    };
+    let ended = |code: i32| json!({"state": {"terminated": {"exitCode": code}}});
+    let back_off = || json!({"state": {"waiting": {"reason": "CrashLoopBackOff"}}});
+    let no = json!([{"type": "PodReadyToStartContainers", "status": "False"}]);
+    let yes = json!([{"type": "PodReadyToStartContainers", "status": "True"}]);
+    let (volumes, sidecar) = (
+        "its volumes are mounted and its network is set up",
+        "its sidecar waits for those of the other nodes",
+    );
+    let model = "init container model runs since 2026-11-27T09:10:00Z";
+    let image = |name: &str| format!("image {name}:1 of container {name} is pulled, or waited for");
+    let life = [
+        (
+            &no,
+            [waits(), waits(), waits(), waits(), waits()],
+            volumes.to_owned(),
+        ),
+        (
+            &yes,
+            [waits(), waits(), waits(), waits(), waits()],
+            image("hfreduce"),
+        ),
+        (
+            &yes,
+            [runs(false), waits(), waits(), waits(), waits()],
+            sidecar.to_owned(),
+        ),
+        (
+            &yes,
+            [runs(true), waits(), waits(), waits(), waits()],
+            image("model"),
+        ),
+        (
+            &yes,
+            [runs(true), runs(true), waits(), waits(), waits()],
+            model.to_owned(),
+        ),
+        (
+            &yes,
+            [runs(true), ended(0), waits(), waits(), waits()],
+            image("warm"),
+        ),
+        (
+            &yes,
+            [runs(true), ended(0), runs(true), waits(), waits()],
+            image("trainer"),
+        ),
+    ];
+    let mut steps = None;
+    for (conditions, states, at) in life {
+        let pod = preparing(conditions.clone(), states);
+        assert_eq!(pod.state, PodState::Starting);
+        let preparation = pod.preparation.unwrap();
+        assert_eq!(preparation.at, at);
+        assert_eq!(preparation.joins, at == sidecar);
+        assert!(Some(preparation.steps) > steps, "{at}");
+        steps = Some(preparation.steps);
+    }
+    // One that starts again and again gets no further than it was.
+    let restarts = preparing(yes, [runs(true), ended(0), back_off(), waits(), waits()]);
+    let preparation = restarts.preparation.unwrap();
+    assert_eq!(
+        preparation.at,
+        "container warm ended and waits to be started again"
+    );
+    assert!(Some(preparation.steps) < steps);
+    let restarted = preparing(json!([]), [back_off(), waits(), waits(), waits(), waits()]);
+    assert!(restarted.preparation.unwrap().joins);
+    let trains = view(bound(), trainer(json!({"running": {}})), false);
+    assert_eq!(pod(trains).unwrap().pod.preparation, None);
 }

@@ -159,6 +159,7 @@ impl<'a> JobPlanner<'a> {
             | EndCause::NodeRefused
             | EndCause::PodEnded
             | EndCause::NotBound
+            | EndCause::NotStarted
             | EndCause::Silent
             | EndCause::ProgramFailed
             | EndCause::Superseded

@@ -7,7 +7,7 @@ use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
 use crate::build::{job, key, nodes};
-use crate::crowd::{collect, is_over, straggles};
+use crate::crowd::{is_over, steps};
 use crate::stale::late;
 use crate::validation::validate;
 use crate::world::{Clocks, Crash, Deed, Event, Program, World};
@@ -55,6 +55,18 @@ pub(crate) fn undisturbed(world: &World) {
     }
 }
 
+/// Some programs have init containers that take hours, and some machines an image to get.
+fn prepare(rng: &mut Rng, world: &mut World) {
+    for stored in world.jobs.values_mut() {
+        stored.program.init = steps(rng, 115 * 60);
+    }
+    for machine in world.machines.values_mut() {
+        if rng.chance(1, 2) {
+            machine.pull = rng.range(0..115 * 60_000);
+        }
+    }
+}
+
 /// Nodes stop being Ready for a while, one by one or all at once, though everything on them lives.
 fn blink(rng: &mut Rng, world: &mut World) {
     let names: Vec<NodeName> = world.machines.keys().cloned().collect();
@@ -69,6 +81,21 @@ fn blink(rng: &mut Rng, world: &mut World) {
             report(name, from + rng.range(1..30), Ready::True);
         }
     }
+    for name in &names {
+        if rng.chance(1, 3) {
+            let from = rng.range(30..500);
+            let mut at = |seconds: u64, tainted| {
+                let event = Event::Do(Deed::Taint(name.clone(), tainted));
+                world.queue.at(Duration::from_secs(seconds), event);
+            };
+            at(from, true);
+            at(from + rng.range(1..400), false);
+        }
+    }
+    let mut report = |name: &NodeName, seconds: u64, ready| {
+        let event = Event::Report(name.clone(), ready);
+        world.queue.at(Duration::from_secs(seconds), event);
+    };
     if rng.chance(1, 2) {
         let from = rng.range(30..300);
         let to = from + rng.range(1..400);
@@ -98,12 +125,31 @@ fn no_gang_that_trains_is_ended_because_nodes_blink() {
     });
 }
 
+/// Init containers and pulls of hours, under leaders that follow each other, while nodes blink and
+/// agents keep new pods away: each gang trains in its first attempt.
+#[test]
+fn a_gang_that_prepares_for_hours_is_not_ended_whatever_blinks() {
+    explore(400, &[], |rng| {
+        let mut world = healthy(rng);
+        prepare(rng, &mut world);
+        world.run_until("all have joined", |world| {
+            let joined = world.runs.values().filter(|run| run.joined);
+            joined.count() == world.jobs.len()
+        });
+        world.operator.crash = takeovers(rng);
+        blink(rng, &mut world);
+        world.run_until("every job ended", is_over);
+        world.settle();
+        undisturbed(&world);
+    });
+}
+
 /// Real losses, cordons, Nodes that are deleted and pods that a kubelet does not admit.
 fn lose(rng: &mut Rng, world: &mut World) {
     let names: Vec<NodeName> = world.machines.keys().cloned().collect();
     for name in names {
         let from = rng.range(0..500);
-        match rng.range(0..8) {
+        match rng.range(0..9) {
             0 => {
                 let to = from + rng.range(1..200);
                 let mut at = |seconds, event| {
@@ -118,6 +164,10 @@ fn lose(rng: &mut Rng, world: &mut World) {
             }
             2 => world.after(from, Deed::DeleteNode(name)),
             3 => {
+                world.after(from, Deed::Taint(name.clone(), true));
+                world.after(from + rng.range(1..300), Deed::Taint(name, false));
+            }
+            4 => {
                 let machine = world.machines.get_mut(&name).unwrap();
                 machine.refuses = 1;
             }
@@ -152,6 +202,9 @@ fn recreate(rng: &mut Rng, world: &mut World) -> JobKey {
 fn whatever_happens_to_nodes_no_healthy_gang_is_ended() {
     explore(1500, &[], |rng| {
         let mut world = healthy(rng);
+        if rng.chance(1, 5) {
+            prepare(rng, &mut world);
+        }
         world.operator.crash = takeovers(rng);
         blink(rng, &mut world);
         lose(rng, &mut world);

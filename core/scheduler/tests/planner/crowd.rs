@@ -22,20 +22,11 @@ fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
     program
 }
 
-/// Ranks end at once, or one after the other.
-pub(crate) fn straggles(rng: &mut Rng) -> u64 {
-    *rng.pick(&[0, 3000, 60_000, 200_000])
-}
-
-/// Pods that have ended are collected, or rewritten by their kubelets.
-pub(crate) fn collect(rng: &mut Rng, world: &mut World) {
-    for _ in 0..rng.range(0..30) {
-        let most = rng.range(1..6).try_into().unwrap();
-        world.after(rng.range(1..900), Deed::CollectPods(most));
-    }
-    for _ in 0..rng.range(0..4) {
-        world.after(rng.range(1..900), Deed::Rewrite);
-    }
+/// Init containers that take so many seconds at most.
+pub(crate) fn steps(rng: &mut Rng, longest_seconds: u64) -> Vec<u64> {
+    let count = rng.range(0..4);
+    let mut steps = (0..count).map(|_| rng.range(1..longest_seconds * 1000));
+    steps.by_ref().collect()
 }
 
 pub(crate) fn is_over(world: &World) -> bool {
@@ -55,6 +46,12 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
             .chance(1, 2)
             .then(|| Duration::from_millis(rng.range(0..15_000))),
     };
+    // Patience is as much shorter as preparations are.
+    let prepares = rng.chance(1, 3);
+    if prepares {
+        world.policy.start_patience = Duration::from_secs(120);
+        world.policy.start_told_after = Duration::from_secs(rng.range(1..100));
+    }
     for index in 0..rng.range(3..12) {
         let name = format!("job-{index:03}");
         let largest = a.max(b).max(if rng.chance(1, 3) { a + b } else { 0 });
@@ -65,7 +62,10 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
         if u64::from(one.nodes) <= a.max(b) && rng.chance(1, 4) {
             one.zone_policy = ZonePolicy::Single;
         }
-        let program = program(rng, 200);
+        let mut program = program(rng, 200);
+        if prepares {
+            program.init = steps(rng, 90);
+        }
         world.submit(one, program);
         if rng.chance(1, 3) {
             let from = rng.range(0..300);
@@ -99,8 +99,16 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
             world.after(from, Deed::Cordon(name.clone(), true));
             world.after(from + rng.range(1..200), Deed::Cordon(name.clone(), false));
         }
+        if rng.chance(1, 4) {
+            let from = rng.range(0..600);
+            world.after(from, Deed::Taint(name.clone(), true));
+            world.after(from + rng.range(1..200), Deed::Taint(name.clone(), false));
+        }
         let machine = world.machines.get_mut(&name).unwrap();
         machine.refuses = u32::try_from(rng.range(0..2)).unwrap();
+        if prepares {
+            machine.pull = rng.range(0..100_000);
+        }
     }
     validate(rng, &mut world);
     world

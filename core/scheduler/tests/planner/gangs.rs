@@ -321,7 +321,7 @@ fn a_gang_that_does_not_join_blames_no_node() {
     for pod in &mut snapshot.pods {
         pod.state = PodState::Starting;
     }
-    let status = recorded(&decide(&snapshot, at(1800)), "train");
+    let status = recorded(&decide(&snapshot, at(7200)), "train");
     let failure = status.failure.unwrap();
     assert_eq!((status.phase, failure.node), (JobPhase::Restarting, None));
     assert_eq!(failure.message, "the gang did not join in time");

@@ -60,6 +60,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, plan: &Plan, now: Timestamp) {
                             grace: Duration::ZERO,
                             finalizer: *finalizer,
                             unowned: false,
+                            preparation: None,
                             since: now,
                         });
                     }

@@ -102,6 +102,7 @@ mod tests {
                 memory: "1Gi".to_owned(),
             },
             shared_memory: None,
+            start_progress_deadline_seconds: 7200,
             floors: Vec::new(),
         };
         let short = |amounts: &[(&'static str, &str)], rdma| {

@@ -1,13 +1,14 @@
-//! What the containers of a pod say: that it waits, and for what, that it runs, or how it ended.
+//! What the containers of a pod say: that it waits, and for what, how far it is on its way to its
+//! trainer, that it runs, or how it ended.
 
 use contract::run_dir::{self, CauseKind};
 use contract::termination::{RunOutcome, TerminationMessage};
 use crds::names;
-use scheduler::{Exit, PodState, Problem, ProgramCause};
+use scheduler::{Exit, PodState, Preparation, Problem, ProgramCause};
 
 use super::timestamp;
 use crate::condition::cut;
-use crate::views::{ContainerStatusView, PodView, TerminatedView};
+use crate::views::{ContainerStatusView, ContainerView, PodView, TerminatedView};
 
 /// Waiting reasons that mean: this image cannot be had. The kubelet alternates between some of
 /// them, so they become one sentence: a status that changes with each try would be written each
@@ -24,8 +25,8 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
 /// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables
 /// for one. The kubelet's own words may change with each try.
 const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
-/// Condition by which the cluster says that it ends a pod, and why.
-const DISRUPTED: &str = "DisruptionTarget";
+/// Waiting reason of a container that ended and is to be started again, later each time.
+const BACK_OFF: &str = "CrashLoopBackOff";
 /// Reasons by which a kubelet reports that it lost a container over a restart of its node.
 const LOST_REASONS: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
 
@@ -61,6 +62,85 @@ pub(super) fn pod_state(view: &PodView) -> PodState {
         .into_iter()
         .find_map(blocked)
         .map_or(PodState::Starting, PodState::Blocked)
+}
+
+/// Returns how far a bound pod is whose trainer has not started. An image that is pulled cannot be
+/// told from one that is there: the kubelet says so in Events alone.
+pub(super) fn preparation(view: &PodView) -> Preparation {
+    let status = &view.status;
+    let inits = &status.init_container_statuses;
+    let is_ready = |kind: &str| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|one| one.kind == kind && one.status == "True")
+    };
+    let has_sandbox = is_ready("PodReadyToStartContainers");
+    let stages = inits.iter().chain(&status.container_statuses).map(stage);
+    let stages: u32 = stages.sum();
+    let sidecar = inits
+        .iter()
+        .find(|one| one.name == names::CONTAINER_HFREDUCE);
+    // The kubelet restarts a sidecar that has waited for the others for ten minutes.
+    let joins = sidecar.is_some_and(|one| !one.started && (stage(one) > 0 || is_backing_off(one)));
+    let at = if joins {
+        "its sidecar waits for those of the other nodes".to_owned()
+    } else if stages == 0 && !has_sandbox {
+        "its volumes are mounted and its network is set up".to_owned()
+    } else {
+        at_container(view).unwrap_or_else(|| "its trainer starts".to_owned())
+    };
+    Preparation {
+        steps: u32::from(has_sandbox) + stages,
+        joins,
+        at: cut(&at),
+    }
+}
+
+/// Stage of a container: it grows while nothing has to be done again.
+fn stage(container: &ContainerStatusView) -> u32 {
+    let state = &container.state;
+    match (&state.terminated, &state.running) {
+        (Some(ended), _) if ended.exit_code == 0 => 3,
+        (Some(_), _) => 1,
+        (None, Some(_)) => 1 + u32::from(container.started),
+        (None, None) => 0,
+    }
+}
+
+/// The first container in the order in which they start that is not where the next one needs it.
+fn at_container(view: &PodView) -> Option<String> {
+    let status = &view.status;
+    let known = |name: &str| {
+        let all = status.init_container_statuses.iter();
+        let mut all = all.chain(&status.container_statuses);
+        all.find(|container| container.name == name)
+    };
+    let inits = view.spec.init_containers.iter().filter(|spec| {
+        let is_sidecar = spec.restart_policy.as_deref() == Some("Always");
+        let needed = if is_sidecar { 2 } else { 3 };
+        known(&spec.name).is_none_or(|container| stage(container) < needed)
+    });
+    let others = view.spec.containers.iter();
+    let others = others.filter(|spec| known(&spec.name).is_none_or(|one| stage(one) == 0));
+    let ContainerView { name, .. } = inits.chain(others).next()?;
+    let container = known(name)?;
+    let state = &container.state;
+    Some(match (&state.running, &state.waiting) {
+        (Some(running), _) => match &running.started_at {
+            Some(since) => format!("init container {name} runs since {}", since.0),
+            None => format!("init container {name} runs"),
+        },
+        (None, Some(_)) if !is_backing_off(container) => {
+            let image = &container.image;
+            format!("image {image} of container {name} is pulled, or waited for")
+        }
+        (None, _) => format!("container {name} ended and waits to be started again"),
+    })
+}
+
+/// Returns true if a container ended and is to be started again.
+fn is_backing_off(container: &ContainerStatusView) -> bool {
+    let waiting = container.state.waiting.as_ref();
+    waiting.is_some_and(|waiting| waiting.reason == BACK_OFF)
 }
 
 /// How a container ended, if it has.

@@ -162,6 +162,7 @@ impl World {
             grace: Duration::ZERO,
             finalizer,
             unowned: false,
+            preparation: None,
             since: Timestamp::default(),
         };
         self.pods.insert(
@@ -360,7 +361,12 @@ impl World {
                     }
                 }
             }
-            Deed::Agent(name, is_there) => self.set_agent(&name, is_there),
+            Deed::Taint(name, tainted) => {
+                if let Some(machine) = self.machines.get_mut(&name) {
+                    let taint = || "example.com/agent-not-ready".into();
+                    machine.node.taint = tainted.then(taint);
+                }
+            }
             Deed::DeleteNode(name) => self.delete_node(name),
             Deed::Evict(key, rank) => {
                 if let Some(stored) = self.jobs.get(&key) {

@@ -1,8 +1,9 @@
 //! The stock scheduler, the kubelets, and the programs in the pods.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Exit, JobKey, PodState, Problem, ProgramCause, Ready};
+use scheduler::{Exit, JobKey, PodState, Preparation, Problem, Ready};
 use topology::{CheckpointRef, NodeName};
 
 use super::{Event, PodId, Run, Running, World};
@@ -92,6 +93,7 @@ impl World {
                 false => PodState::Starting,
             };
         }
+        self.at(&id, 0, false);
         let delay = self.delay(300, 3000);
         self.queue.after(delay, Event::Dial(id));
         self.changed();
@@ -109,6 +111,7 @@ impl World {
         if let Some(running) = self.pods.get_mut(&id) {
             running.dialled = true;
         }
+        self.at(&id, 1, true);
         let (job, attempt, _) = id.clone();
         // The rendezvous service turns void attempts away.
         let size = match (
@@ -134,9 +137,70 @@ impl World {
             self.write_down(&job, attempt);
             for id in gang {
                 let delay = self.delay(0, 1000);
-                self.queue.after(delay, Event::Start(id));
+                self.queue.after(delay, Event::Prepare(id, 0));
             }
         }
+    }
+
+    /// The pod object shows what its pod is at.
+    fn at(&mut self, id: &PodId, steps: u32, joins: bool) {
+        if let Some(running) = self.pods.get_mut(id) {
+            running.pod.preparation = Some(Arc::new(Preparation {
+                steps,
+                joins,
+                at: format!("step {steps}"),
+            }));
+            self.changed();
+        }
+    }
+
+    /// The next init container runs; after the last one the trainer's image comes, if the machine
+    /// does not have it.
+    pub(crate) fn prepare(&mut self, id: PodId, index: usize) {
+        let Some(running) = self.pods.get(&id) else {
+            return;
+        };
+        let node = running.pod.node.clone();
+        let leaves = running.pod.delete_by.is_some();
+        if running.pod.state != PodState::Starting || leaves || !self.is_alive(&node) {
+            return;
+        }
+        let program = self.jobs.get(&id.0).map(|stored| &stored.program);
+        let length = program.and_then(|program| program.init.get(index).copied());
+        let pull = self.machines.get_mut(&node).map_or(0, |machine| {
+            let missing = machine.pull;
+            if length.is_none() {
+                machine.pull = 0;
+            }
+            missing
+        });
+        let (length, next) = match length {
+            Some(length) => (length, Event::Prepare(id.clone(), index + 1)),
+            None => (pull, Event::Start(id.clone())),
+        };
+        if length > 0 {
+            self.at(&id, 2 + u32::try_from(index).unwrap(), false);
+        }
+        self.queue.after(Duration::from_millis(length), next);
+    }
+
+    /// Returns true if a gang has joined and is on its way: whoever does not train yet moves on by
+    /// itself.
+    pub(super) fn prepares_as_a_whole(&self, job: &JobKey, attempt: u32) -> bool {
+        let run = self.runs.get(&(job.clone(), attempt));
+        let joined = run.is_some_and(|run| run.joined && !run.broken && run.started.is_none());
+        let gang = self.members(job, attempt);
+        let size = self
+            .attempts
+            .get(&(job.clone(), attempt))
+            .map(|found| found.nodes.len() - self.out(job, attempt).len());
+        joined
+            && Some(gang.len()) == size
+            && gang.iter().all(|id| {
+                let pod = &self.pods[id].pod;
+                let moves = matches!(pod.state, PodState::Starting | PodState::Running);
+                moves && !pod.terminal && pod.delete_by.is_none() && self.is_alive(&pod.node)
+            })
     }
 
     pub(crate) fn start(&mut self, id: PodId) {

@@ -28,6 +28,8 @@ pub(crate) struct Machine {
     pub(super) gone: bool,
     /// Whether the kubelet refuses the next pod.
     pub(crate) refuses: u32,
+    /// Milliseconds that it needs to get the trainer's image, which it does not have yet.
+    pub(crate) pull: u64,
 }
 
 impl Machine {
@@ -38,17 +40,16 @@ impl Machine {
             died: Duration::ZERO,
             gone: false,
             refuses: 0,
+            pull: 0,
         }
     }
 
     /// Whether the stock scheduler binds pods to it.
     pub(super) fn is_open(&self) -> bool {
-        self.node.ready == Ready::True && self.node.wishes.is_empty() && self.has_agent()
-    }
-
-    /// Whether the node offers itself.
-    pub(super) fn has_agent(&self) -> bool {
-        self.node.short.as_deref() != Some(NO_AGENT)
+        let Node {
+            ready, taint, wish, ..
+        } = &self.node;
+        *ready == Ready::True && taint.is_none() && wish.is_none()
     }
 }
 
@@ -232,6 +233,12 @@ impl World {
         if current && member && grace < stored.job.grace && self.counts() {
             let whole = self.is_whole(job, *attempt) || self.ends_well(job, *attempt);
             assert!(!whole, "a healthy gang is ended\n{}", self.describe());
+            let prepares = self.prepares_as_a_whole(job, *attempt);
+            assert!(
+                !prepares,
+                "a gang that prepares is ended\n{}",
+                self.describe()
+            );
         }
     }
 }

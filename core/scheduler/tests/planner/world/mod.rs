@@ -38,6 +38,8 @@ pub(crate) enum Event {
     Bind(PodId),
     /// The sidecar of a pod is up and dials.
     Dial(PodId),
+    /// A pod goes on with its next init container, or with its trainer's image.
+    Prepare(PodId, usize),
     /// The trainer of a pod starts.
     Start(PodId),
     /// Every rank of an attempt reaches the end of its work.
@@ -96,8 +98,8 @@ pub(crate) enum Deed {
     /// Creates a job as soon as its name is free.
     Create(Box<Job>, Program),
     Cordon(NodeName, bool),
-    /// Our agent on a node goes, or is back.
-    Agent(NodeName, bool),
+    /// What an agent does that restarts: a taint of its own keeps new pods away.
+    Taint(NodeName, bool),
     /// What an autoscaler does: a Node with a finalizer is deleted.
     DeleteNode(NodeName),
     /// What a drain does.
@@ -122,6 +124,8 @@ pub(crate) struct Program {
     pub(crate) saves: bool,
     /// Whether its image does not exist.
     pub(crate) blocked: bool,
+    /// Milliseconds that each init container of its pods takes.
+    pub(crate) init: Vec<u64>,
     /// Whether survivors of a failure notice it and fail too, or hang.
     pub(crate) survivors_hang: bool,
     /// Within how many milliseconds of each other its ranks end.
@@ -135,6 +139,7 @@ impl Program {
             faults: VecDeque::new(),
             saves: true,
             blocked: false,
+            init: Vec::new(),
             survivors_hang: false,
             straggles: 0,
         }
@@ -421,6 +426,7 @@ impl World {
         match event {
             Event::Bind(id) => self.bind(id),
             Event::Dial(id) => self.dial(id),
+            Event::Prepare(id, index) => self.prepare(id, index),
             Event::Start(id) => self.start(id),
             Event::Finish(job, attempt) => self.finish(job, attempt),
             Event::End(id) => self.end_well(&id),
@@ -499,7 +505,7 @@ impl World {
             } = &stored.job;
             text += &format!(
                 "{key} {:?} attempt {} restarts {} replans {} retry {:?} suspend {suspend} \
-                 deleting {deleting} finalizer {finalizer} saved {} {:?}\n",
+                 deleting {deleting} finalizer {finalizer} saved {} {:?} {:?}\n",
                 status.phase,
                 status.attempt,
                 status.restarts,
@@ -511,6 +517,7 @@ impl World {
                     .values()
                     .map(|c| c.message.as_str())
                     .collect::<Vec<_>>(),
+                status.failure.as_ref().map(|failure| &failure.message),
             );
         }
         for running in self.pods.values() {
