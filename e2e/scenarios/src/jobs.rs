@@ -136,14 +136,22 @@ impl TestJob {
         self
     }
 
-    /// Adds a container in which a script must end before the trainer starts.
+    /// Adds a container in which a script must end before the next one, or the trainer, starts. The
+    /// first is called `init`, the next `init-1`.
     #[must_use]
     pub fn init(mut self, script: &str) -> Self {
-        self.spec["template"]["spec"]["initContainers"] = json!([{
-            "name": "init",
+        let list = &mut self.spec["template"]["spec"]["initContainers"];
+        let mut all = list.as_array().cloned().unwrap_or_default();
+        let name = match all.len() {
+            0 => "init".to_owned(),
+            others => format!("init-{others}"),
+        };
+        all.push(json!({
+            "name": name,
             "image": format!("localhost/fireflyer/busybox:{VERSION}"),
             "command": ["/bin/sh", "-c", script],
-        }]);
+        }));
+        *list = json!(all);
         self
     }
 

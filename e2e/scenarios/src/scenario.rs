@@ -53,6 +53,10 @@ pub const REAL: &[Scenario] = &[
         survival::cordoned_and_deleted_nodes_are_left_once_by_the_contract
     ),
     scenario!(
+        Needs::Nodes(2),
+        survival::slow_start_is_no_hang_and_a_taint_no_cordon
+    ),
+    scenario!(
         Needs::Breaks(3),
         survival::leader_that_is_stopped_in_mid_write_changes_nothing_when_it_wakes_up
     ),

@@ -1,5 +1,5 @@
 //! What must not end a healthy gang: a runtime that restarts, a node that is called not ready, a
-//! leader that was stopped in mid-write, idle connections. And how a gang leaves nodes that somebody empties.
+//! leader that was stopped in mid-write, idle connections, a long preparation, an agent's taint. And how a gang leaves nodes that somebody empties.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
+use crds::{Fabric, names};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -26,6 +27,12 @@ const PORTS: [u16; 2] = [9443, 9400];
 const IDLE: usize = 1_000;
 /// Connections made on each port before it counts as crowded: all were renewed once.
 const CROWDED: usize = 2 * IDLE;
+
+/// Seconds without progress after which a start is ended: longer than the minute after which gangs leave a node, and than
+/// the starts of other scenarios may take.
+const DEADLINE: u32 = 65;
+/// What the network agent of a node sets while it restarts.
+const AGENT_TAINT: &str = "example.com/agent-not-ready";
 
 /// Keeps a Node object after its deletion, as node provisioners do while they drain it.
 const HOLD: &str = "example.com/hold";
@@ -248,6 +255,85 @@ pub async fn cordoned_and_deleted_nodes_are_left_once_by_the_contract(
     ensure!(saved.step == 7, "recorded step {}, saved 7", saved.step);
     context.delete("drained").await?;
     context.is_gone("drained", START * 2).await
+}
+
+/// Two init containers that together take longer than one may, on a node that an agent has tainted meanwhile; and one
+/// that never ends, on another.
+pub async fn slow_start_is_no_hang_and_a_taint_no_cordon(context: Context) -> Result<()> {
+    set_deadline(&context, DEADLINE).await?;
+    let started = slow_starts(&context).await;
+    set_deadline(&context, 7200).await?;
+    started?;
+    for job in ["patient", "hung"] {
+        context.delete(job).await?;
+        context.is_gone(job, START * 2).await?;
+    }
+    Ok(())
+}
+
+async fn slow_starts(context: &Context) -> Result<()> {
+    let step = format!("sleep {}", DEADLINE * 2 / 3);
+    let patient = TestJob::shell("patient", 1, RUNS_UNTIL_ASKED);
+    context.submit(&patient.init(&step).init(&step)).await?;
+    let hung = TestJob::shell("hung", 1, ENDS_WELL).init("sleep 100000");
+    context.submit(&hung).await?;
+    context
+        .eventually("patient prepares", START, || async {
+            let pods = context.pods("patient").await?.into_iter();
+            let inits = pods.filter_map(|pod| pod.status?.init_container_statuses);
+            let runs = inits.flatten().any(|container| {
+                let state = container.state.unwrap_or_default();
+                container.name == "init" && state.running.is_some()
+            });
+            Ok(runs.then_some(()))
+        })
+        .await?;
+    let before = context.pod_uids("patient").await?;
+    let node = context.node_of("patient", 0).await?;
+    let (set, remove) = (
+        format!("{AGENT_TAINT}=:NoSchedule"),
+        format!("{AGENT_TAINT}-"),
+    );
+    context.kubectl(&["taint", "node", &node, &set]).await?;
+    let starts = starts_or_ends(context).await;
+    context.kubectl(&["taint", "node", &node, &remove]).await?;
+    starts?;
+    unharmed(context, "patient", &before).await
+}
+
+async fn starts_or_ends(context: &Context) -> Result<()> {
+    context
+        .eventually("the status says what patient does", START * 2, || async {
+            let message = context.condition("patient", "Running", "False").await?;
+            Ok(message.filter(|message| message.contains("init container init-1 runs since")))
+        })
+        .await?;
+    let said = format!("made no progress for {DEADLINE} s: init container init runs since");
+    context
+        .eventually("the attempt that hangs is ended", START * 4, || async {
+            let status = context.job("hung").await?.status.unwrap_or_default();
+            Ok(status
+                .failure
+                .filter(|failure| failure.message.contains(&said)))
+        })
+        .await?;
+    context
+        .reaches("patient", Phase::Running, START * 2)
+        .await?;
+    Ok(())
+}
+
+/// How long a pod that starts may make no progress, on nodes of the first class.
+async fn set_deadline(context: &Context, seconds: u32) -> Result<()> {
+    let fabrics: Api<Fabric> = Api::all(context.client.clone());
+    let mut classes = json!(fabrics.get(names::FABRIC).await?.spec.classes);
+    classes[0]["startProgressDeadlineSeconds"] = json!(seconds);
+    let patch = Patch::Merge(json!({"spec": {"classes": classes}}));
+    fabrics
+        .patch(names::FABRIC, &PatchParams::default(), &patch)
+        .await
+        .context("failed to set the deadline")?;
+    Ok(())
 }
 
 async fn finalizers(context: &Context, node: &str, list: Value) -> Result<()> {
