@@ -91,7 +91,8 @@ pub struct TrainingJobSpec {
         regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub node_class: Option<String>,
-    /// The pod of each node. One container must be called `trainer` and have a `command`.
+    /// The pod of each node. One container must be called `trainer` and have a `command`. With a
+    /// spec of more than 64 KiB as JSON the job gets no nodes.
     pub template: PodTemplate,
     /// Whether the nodes may be in different zones. `PreferSingle` (the default): the job gets
     /// nodes of one zone. It crosses zones only when no zone has enough healthy nodes of the class

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use contract::identity::JobId;
-use crds::{Fabric, NodeValidationPolicy, TrainingJob};
+use crds::{Fabric, NodeValidationPolicy};
 use kube::ResourceExt;
 use scheduler::{JobKey, JobKind};
 use tokio::sync::{Notify, watch};
 
-use crate::mirror::{Mirror, MirrorOwner, Mirrored, ObjectKey};
+use crate::labels::LabelPool;
+use crate::mirror::{Mirror, MirrorOwner, Mirrored, NO_VERSION, ObjectKey};
+use crate::training_job::job_view::JobView;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::{MirroredAttempt, MirroredClaim, MirroredNode, MirroredPod};
 use crate::workload::{Workload, object_key};
@@ -30,6 +32,8 @@ pub struct SharedCluster {
     /// Jobs by what their sidecars call them, under a lock of its own: whoever asks has proved
     /// nothing yet.
     ids: Mutex<BTreeMap<JobId, JobKey>>,
+    /// The labels of all nodes.
+    pub labels: LabelPool,
 }
 
 /// Jobs that have gone are forgotten when there are twice as many as there are jobs, and these
@@ -41,7 +45,7 @@ const FORGET: usize = 1024;
 pub struct Mirrors {
     /// Nodes.
     pub nodes: Mirror<MirroredNode>,
-    /// TrainingJobs; those that are not over whole, because pods are built from their templates.
+    /// TrainingJobs.
     pub jobs: Mirror<MirroredJob>,
     /// NodeValidations.
     pub validations: Mirror<MirroredJob>,
@@ -153,7 +157,7 @@ impl Mirrors {
     }
 
     /// The same of a TrainingJob.
-    pub fn job(&self, key: &JobKey) -> Option<&Arc<TrainingJob>> {
+    pub fn job(&self, key: &JobKey) -> Option<&Arc<JobView>> {
         self.workload(key)?.training()
     }
 
@@ -264,10 +268,10 @@ pub fn key_of<K: ResourceExt>(object: &K) -> ObjectKey {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// The version of an object; 0 when the API server sent none that is a number.
+/// The version of an object; [`NO_VERSION`] when the API server sent none that is a number.
 pub fn version_of<K: ResourceExt>(object: &K) -> u64 {
     object
         .resource_version()
         .and_then(|version| version.parse().ok())
-        .unwrap_or(0)
+        .unwrap_or(NO_VERSION)
 }

@@ -10,6 +10,7 @@ mod condition;
 pub mod event;
 pub mod fabric;
 pub mod fence;
+pub mod labels;
 pub mod leader;
 pub mod metrics;
 pub mod mirror;

@@ -22,6 +22,9 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 /// 3 MB.
 const MOST_REMEMBERED: usize = 8192;
 
+/// The version of an object of which the API server said none.
+pub const NO_VERSION: u64 = 0;
+
 /// Namespace (empty for cluster-wide kinds) and name.
 pub type ObjectKey = (String, String);
 
@@ -65,14 +68,36 @@ struct Entry<T> {
     version: u64,
     /// When it was created by us, or last asked for, until the watch shows it.
     unconfirmed: Option<Instant>,
+    /// True if we have changed the value since this version.
+    is_guess: bool,
+}
+
+impl<T> Entry<T> {
+    /// An object as the API server shows it.
+    fn new(value: T, version: u64) -> Self {
+        Self {
+            value,
+            version,
+            unconfirmed: None,
+            is_guess: false,
+        }
+    }
 }
 
 /// A listing that is under way.
 #[derive(Debug)]
 struct Listing<T> {
-    entries: BTreeMap<ObjectKey, Entry<T>>,
+    entries: BTreeMap<ObjectKey, Listed<T>>,
     began: Instant,
     request: u64,
+}
+
+/// Entry of a listing.
+#[derive(Debug)]
+struct Listed<T> {
+    /// None if it is known in this version: it is not kept twice until the listing is complete.
+    value: Option<T>,
+    version: u64,
 }
 
 /// The copy.
@@ -207,13 +232,11 @@ impl<T: Mirrored> Mirror<T> {
 
     /// The listing shows an object.
     pub fn listed(&mut self, key: ObjectKey, version: u64, value: T) {
+        let is_this = |entry: &Entry<T>| entry.version == version && !entry.is_guess;
+        let is_known = version != NO_VERSION && self.entry(&key).is_some_and(is_this);
         if let Some(listing) = &mut self.listing {
-            let entry = Entry {
-                value,
-                version,
-                unconfirmed: None,
-            };
-            listing.entries.insert(key, entry);
+            let value = (!is_known).then_some(value);
+            listing.entries.insert(key, Listed { value, version });
         }
     }
 
@@ -228,33 +251,36 @@ impl<T: Mirrored> Mirror<T> {
             request,
         } = listing;
         let now = Instant::now();
-        for (key, known) in &mut listed {
+        for (key, news) in &mut listed {
             let old = self.entry(key).map(|entry| &entry.value);
-            known.value.sighted(old, now);
+            if let Some(value) = &mut news.value {
+                value.sighted(old, now);
+            }
         }
         let awake = std::mem::take(&mut self.awake);
         let resting = std::mem::take(&mut self.resting);
-        for (key, entry) in awake.into_iter().chain(resting) {
-            let newer = match listed.get(&key) {
-                Some(known) => known.version < entry.version,
-                None => entry.unconfirmed.is_some_and(|at| at >= began),
-            };
-            if newer {
-                listed.insert(key, entry);
-                continue;
-            }
-            let known = listed.get(&key);
-            if let Some(known) = known {
-                self.position = self.position.max(known.version);
-            }
-            if known.is_none_or(|known| !known.value.is_remembered()) {
-                self.remember(entry.value, now);
-            }
-        }
         self.by_job.clear();
         self.unconfirmed.clear();
-        for (key, entry) in listed {
-            self.put(key, entry);
+        for (key, mut entry) in awake.into_iter().chain(resting) {
+            let stays = match listed.get(&key) {
+                Some(listed) if listed.version < entry.version => true,
+                Some(listed) => {
+                    self.position = self.position.max(listed.version);
+                    entry.unconfirmed = None;
+                    listed.value.is_none()
+                }
+                None => entry.unconfirmed.is_some_and(|at| at >= began),
+            };
+            if stays {
+                listed.remove(&key);
+                self.put(key, entry);
+            }
+        }
+        for (key, Listed { value, version }) in listed {
+            // What was known when it was listed and is not any more was found to be gone.
+            if let Some(value) = value {
+                self.put(key, Entry::new(value, version));
+            }
         }
         self.listed = Some(request);
         self.note_current(began);
@@ -282,6 +308,7 @@ impl<T: Mirrored> Mirror<T> {
         let key = (namespace.to_owned(), name.to_owned());
         if let Some(mut entry) = self.take(&key) {
             change(&mut entry.value);
+            entry.is_guess = true;
             entry.value.sighted(None, Instant::now());
             self.put(key, entry);
         }
@@ -402,9 +429,8 @@ impl<T: Mirrored> Mirror<T> {
             self.remember(old.value, Instant::now());
         }
         let entry = Entry {
-            value,
-            version,
             unconfirmed,
+            ..Entry::new(value, version)
         };
         self.put(key, entry);
         news
@@ -413,6 +439,8 @@ impl<T: Mirrored> Mirror<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     impl Mirrored for u64 {}
@@ -481,6 +509,41 @@ mod tests {
         assert_eq!(get(&mirror, "b"), None);
         assert_eq!(get(&mirror, "early"), None);
         assert_eq!(get(&mirror, "late"), Some(20));
+    }
+
+    #[test]
+    fn a_listing_of_what_is_known_keeps_nothing_twice() {
+        #[derive(Clone, Debug)]
+        struct Counted(Arc<()>);
+        impl Mirrored for Counted {}
+        impl PartialEq for Counted {
+            fn eq(&self, other: &Self) -> bool {
+                Arc::ptr_eq(&self.0, &other.0)
+            }
+        }
+
+        let counted = Counted(Arc::default());
+        let kept = || Arc::strong_count(&counted.0) - 1;
+        let mut mirror = Mirror::default();
+        mirror.listing(0, Instant::now());
+        for (name, version) in [("same", 5), ("new", 6), ("guess", 7), ("gone", 8)] {
+            mirror.listed(key(name), version, counted.clone());
+        }
+        mirror.listing_done();
+        mirror.touched("team", "guess", |_| {});
+        mirror.listing(1, Instant::now());
+        for (name, version) in [("same", 5), ("new", 9), ("guess", 7), ("gone", 8)] {
+            mirror.listed(key(name), version, counted.clone());
+        }
+        assert_eq!(
+            kept(),
+            4 + 2,
+            "the one that changed, and the one that was guessed"
+        );
+        mirror.missing("team", "gone");
+        mirror.listing_done();
+        assert_eq!((kept(), mirror.len()), (3, 3));
+        assert!(mirror.get("team", "gone").is_none());
     }
 
     #[test]

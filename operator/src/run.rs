@@ -22,7 +22,7 @@ use crate::node_validation::policy::PolicyKeeper;
 use crate::proof::Masters;
 use crate::rendezvous::{self, ClusterDirectory};
 use crate::storage::{self, SharedStorage, StorageController};
-use crate::training_job::apply::Applier;
+use crate::training_job::apply::{Applier, Templates};
 use crate::training_job::observe::Reports;
 use crate::training_job::pod::Settings;
 use crate::training_job::reconcile::{Reconciler, STALLED};
@@ -170,6 +170,7 @@ async fn operate(
         settings,
         masters: Arc::clone(&masters),
         instance: pod_name.clone(),
+        templates: Templates::default(),
     });
     let directory = ClusterDirectory::new(Arc::clone(&cluster), masters);
     let serving = tokio::spawn(rendezvous::serve(

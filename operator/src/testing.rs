@@ -4,6 +4,14 @@ use http::Response;
 use kube::client::Body;
 use serde_json::{Value, json};
 
+use crate::training_job::job_view::JobView;
+
+/// A job of these lines of YAML.
+pub(crate) fn job(yaml: &str) -> JobView {
+    let value: Value = serde_yaml::from_str(yaml).unwrap();
+    serde_json::from_value(value).unwrap()
+}
+
 /// A refusal as the API server words it: the status code, and the Status object with its reason.
 pub(crate) fn failure(code: u16, reason: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",

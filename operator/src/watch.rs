@@ -3,15 +3,13 @@
 //! is noticed, and a mirror knows how old it is.
 
 mod follow;
+mod page;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{
-    Fabric, NodeValidation, NodeValidationPolicy, StorageChain, StoragePool, TrainingJob, names,
-};
+use crds::{Fabric, NodeValidation, NodeValidationPolicy, StorageChain, StoragePool, names};
 use futures::future::BoxFuture;
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, Resource, ResourceExt};
 use prometheus::GaugeVec;
 use scheduler::JobKind;
@@ -22,9 +20,10 @@ use tracing::warn;
 use crate::cluster::{SharedCluster, now};
 use crate::proof::Masters;
 use crate::storage::SharedStorage;
+use crate::training_job::job_view::JobView;
 use crate::training_job::mirrored_job::MirroredJob;
-use crate::training_job::translate::{self, AttemptProof, TaintRules};
-use crate::views::{AttemptView, ClaimView, NodeView, PodView};
+use crate::training_job::translate::{self, AttemptProof};
+use crate::views::{AttemptView, ClaimView, Guarded, NodeView, PodView};
 use crate::workload::Workload;
 use follow::{Scope, watch};
 
@@ -57,17 +56,18 @@ pub fn start(
     let mut spawn = |task| spawn(&mut tasks, task, shutdown);
     spawn(Box::pin(show_ages(Arc::clone(cluster), ages)));
     let to = || Arc::clone(cluster);
+    let pool = Arc::clone(cluster);
     spawn(watch(
         Api::<NodeView>::all(client.clone()),
         all,
         to(),
         |mirrors| &mut mirrors.nodes,
-        move |view| translate::node(view, &taints),
+        move |view| translate::node(view, &taints, &pool.labels),
     ));
     let noting = Arc::clone(cluster);
     spawn(watch(
         // One that a newer release wrote must not hide the others.
-        Api::<DeserializeGuard<TrainingJob>>::all(client.clone()),
+        Api::<Guarded<JobView>>::all(client.clone()),
         all,
         to(),
         |mirrors| &mut mirrors.jobs,
@@ -80,14 +80,14 @@ pub fn start(
         },
     ));
     spawn(watch(
-        Api::<DeserializeGuard<NodeValidation>>::all(client.clone()),
+        Api::<Guarded<NodeValidation>>::all(client.clone()),
         optional,
         to(),
         |mirrors| &mut mirrors.validations,
         |job| MirroredJob::guarded(job, JobKind::NodeValidation),
     ));
     spawn(watch(
-        Api::<DeserializeGuard<NodeValidationPolicy>>::all(client.clone()),
+        Api::<Guarded<NodeValidationPolicy>>::all(client.clone()),
         optional,
         to(),
         |mirrors| &mut mirrors.policies,
@@ -135,7 +135,7 @@ pub fn start_storage(
 ) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let pools = watch(
-        Api::<DeserializeGuard<StoragePool>>::all(client.clone()),
+        Api::<Guarded<StoragePool>>::all(client.clone()),
         Scope::default(),
         Arc::clone(storage),
         |mirrors| &mut mirrors.pools,
@@ -143,7 +143,7 @@ pub fn start_storage(
     );
     spawn(&mut tasks, pools, shutdown);
     let chains = watch(
-        Api::<DeserializeGuard<StorageChain>>::all(client.clone()),
+        Api::<Guarded<StorageChain>>::all(client.clone()),
         Scope::default(),
         Arc::clone(storage),
         |mirrors| &mut mirrors.chains,
@@ -184,7 +184,7 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<translate::Mirro
 }
 
 /// An object as it is kept. One that this release cannot read does nothing.
-fn readable<K: Resource<DynamicType = ()>>(object: DeserializeGuard<K>) -> Option<K> {
+fn readable<K: Resource<DynamicType = ()>>(object: Guarded<K>) -> Option<K> {
     let (kind, name) = (K::kind(&()), object.name_any());
     match object.0 {
         Ok(mut object) => {

@@ -5,20 +5,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::{NodeValidation, TrainingJob, names};
+use crds::{NodeValidation, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use scheduler::{JobKey, JobKind, JobStatus};
 use serde_json::{Value, json};
 
 use crate::mirror::ObjectKey;
 use crate::node_validation;
+use crate::training_job::job_view::JobView;
 use crate::training_job::status;
 
-/// A TrainingJob or a NodeValidation, whole.
+/// A TrainingJob, all but its pod template, or a NodeValidation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
     /// A gang that trains.
-    Training(Arc<TrainingJob>),
+    Training(Arc<JobView>),
     /// One run of checks on one node.
     Validation(Arc<NodeValidation>),
 }
@@ -77,7 +78,7 @@ impl Workload {
     }
 
     /// The job, if it trains.
-    pub fn training(&self) -> Option<&Arc<TrainingJob>> {
+    pub fn training(&self) -> Option<&Arc<JobView>> {
         match self {
             Self::Training(job) => Some(job),
             Self::Validation(_) => None,
@@ -132,16 +133,15 @@ impl Workload {
     /// The same without the record of who set which field, which nobody reads.
     #[must_use]
     pub fn slim(mut self) -> Self {
-        match &mut self {
-            Self::Training(job) => Arc::make_mut(job).metadata.managed_fields = None,
-            Self::Validation(one) => Arc::make_mut(one).metadata.managed_fields = None,
+        if let Self::Validation(validation) = &mut self {
+            Arc::make_mut(validation).metadata.managed_fields = None;
         }
         self
     }
 }
 
-impl From<TrainingJob> for Workload {
-    fn from(job: TrainingJob) -> Self {
+impl From<JobView> for Workload {
+    fn from(job: JobView) -> Self {
         Self::Training(Arc::new(job))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use collective::membership::RecoveryPolicy;
 use contract::identity::JobId;
-use crds::training_job::{FailurePolicy, Phase, TrainingJob};
+use crds::training_job::{FailurePolicy, Phase};
 use link::handshake::Key;
 use scheduler::JobKey;
 use topology::NodeName;
@@ -15,6 +15,7 @@ use topology::NodeName;
 use crate::cluster::SharedCluster;
 use crate::proof::{Masters, Signer};
 use crate::training_job::assignments;
+use crate::training_job::job_view::JobView;
 use crate::training_job::translate::{self, MirroredAttempt, Terms};
 
 /// A gang that may meet.
@@ -95,7 +96,7 @@ impl ClusterDirectory {
         gang
     }
 
-    fn job(&self, id: JobId) -> Option<(JobKey, Arc<TrainingJob>)> {
+    fn job(&self, id: JobId) -> Option<(JobKey, Arc<JobView>)> {
         let key = self.cluster.job_of(id)?;
         let job = Arc::clone(self.cluster.mirrors().job(&key)?);
         Some((key, job))

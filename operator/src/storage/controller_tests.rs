@@ -17,6 +17,7 @@ use storage_rpc::{RpcCredentials, StorageKeys, connect};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::labels::LabelPool;
 use crate::metrics::Metrics;
 use crate::mirror::Mirrored;
 use crate::testing::{merge, response};
@@ -128,7 +129,8 @@ fn node(name: &str) -> translate::MirroredNode {
     let view = json!({"metadata": {"name": name, "labels": labels}});
     translate::node(
         serde_json::from_value(view).unwrap(),
-        &translate::TaintRules::default(),
+        &[],
+        &LabelPool::default(),
     )
     .unwrap()
 }

@@ -11,6 +11,7 @@ use storage_rpc::pb::manager::{
 };
 
 use super::*;
+use crate::labels::LabelPool;
 use crate::storage::table::LastReports;
 use crate::training_job::translate;
 
@@ -49,7 +50,8 @@ fn node(number: u32, zone: &str) -> MirroredNode {
     let view = json!({"metadata": {"name": name, "labels": labels, "uid": name}});
     translate::node(
         serde_json::from_value(view).unwrap(),
-        &translate::TaintRules::default(),
+        &[],
+        &LabelPool::default(),
     )
     .unwrap()
 }

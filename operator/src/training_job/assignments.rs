@@ -122,7 +122,6 @@ fn crosses(mirrors: &Mirrors, fabric: &FabricSpec, nodes: &[NodeName]) -> bool {
 mod tests {
     use std::time::Instant;
 
-    use crds::TrainingJob;
     use scheduler::JobKind;
     use serde_json::json;
 
@@ -130,6 +129,7 @@ mod tests {
     use crate::bootstrap;
     use crate::mirror::{Mirror, Mirrored};
     use crate::proof::Signer;
+    use crate::training_job::job_view::JobView;
     use crate::training_job::mirrored_job::MirroredJob;
     use crate::training_job::translate;
 
@@ -152,7 +152,7 @@ mod tests {
                 {"name": "trainer", "image": "i", "command": ["train"]}]}}},
             "status": {"phase": "Running", "attempt": 1},
         });
-        let job: TrainingJob = serde_json::from_value(job).unwrap();
+        let job: JobView = serde_json::from_value(job).unwrap();
         let pod = |(rank, node): (usize, &&str)| {
             let name = format!("digits-1-{rank}");
             let owner = json!({"apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",

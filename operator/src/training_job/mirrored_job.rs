@@ -1,12 +1,11 @@
-//! What is kept of a job: all of one that may still run, little of one that is over, and who it is
-//! of one that this release cannot read.
+//! What is kept of a job: all but the pod template of one that may still run, little of one that is
+//! over, and who it is of one that this release cannot read.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crds::names;
-use kube::core::DeserializeGuard;
 use kube::{Resource, ResourceExt};
 use scheduler::{DryRun, Job, JobKey, JobKind, JobPhase, JobStatus, Timestamp};
 use tracing::warn;
@@ -15,12 +14,13 @@ use crate::clock;
 use crate::mirror::{Mirrored, ObjectKey};
 use crate::node_validation::Run;
 use crate::training_job::translate;
+use crate::views::Guarded;
 use crate::workload::Workload;
 
 /// What is kept of a TrainingJob or a NodeValidation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MirroredJob {
-    /// Everything but the record of who set which field.
+    /// All that anybody asks about it.
     Whole(Workload),
     /// It has ended and holds nothing.
     Over(Over),
@@ -58,7 +58,7 @@ impl MirroredJob {
     }
 
     /// What is kept of a job of this kind that perhaps cannot be read.
-    pub fn guarded<K>(job: DeserializeGuard<K>, kind: JobKind) -> Option<Self>
+    pub fn guarded<K>(job: Guarded<K>, kind: JobKind) -> Option<Self>
     where
         K: Resource<DynamicType = ()> + Into<Workload> + Clone + Debug,
     {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
-use crds::training_job::TrainingJob;
 use scheduler::{
     CheckpointReport, GangLiveness, Job, JobKey, Pod, Policy, Snapshot, Stuck, Timestamp,
 };
@@ -19,6 +18,7 @@ use topology::NodeName;
 
 use crate::cluster::Mirrors;
 use crate::node_validation;
+use crate::training_job::job_view::JobView;
 use crate::training_job::mirrored_job::{MirroredJob, Over};
 use crate::training_job::{assignments, translate};
 use crate::workload::Workload;
@@ -158,7 +158,7 @@ pub fn policy(fabric: &FabricSpec) -> Policy {
 
 /// The class that a job runs on: the one that it names or was given when it was first looked at,
 /// else the Fabric's default.
-pub fn class_of<'a>(job: &TrainingJob, fabric: &'a FabricSpec) -> Option<&'a NodeClass> {
+pub fn class_of<'a>(job: &JobView, fabric: &'a FabricSpec) -> Option<&'a NodeClass> {
     match class_name(job) {
         Some(name) => fabric.classes.iter().find(|class| class.name == *name),
         None => fabric.default_class(),
@@ -166,7 +166,7 @@ pub fn class_of<'a>(job: &TrainingJob, fabric: &'a FabricSpec) -> Option<&'a Nod
 }
 
 /// The class that is certain for a job, whatever becomes of the Fabric.
-fn class_name(job: &TrainingJob) -> Option<&String> {
+fn class_name(job: &JobView) -> Option<&String> {
     let given = || job.status.as_ref()?.node_class.as_ref();
     job.spec.node_class.as_ref().or_else(given)
 }

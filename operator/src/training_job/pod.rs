@@ -7,7 +7,7 @@ mod volumes;
 use contract::CheckpointRef;
 use crds::fabric::NodeClass;
 use crds::names;
-use crds::training_job::TrainingJob;
+use crds::template::{PodTemplate, PodTemplateBody};
 use scheduler::JobKind;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use containers::{plain, sidecar, trainer};
 pub use template::{claims, template_problem};
 use volumes::volumes_of;
 
-use crate::training_job::translate::TaintRules;
+use crate::training_job::job_view::JobView;
 use crate::workload::owner_reference;
 
 /// Where the checkpoint's claim is mounted in the trainer.
@@ -79,7 +79,7 @@ pub struct Rank<'a> {
 }
 
 /// How long a pod may take to save and leave.
-pub fn grace_seconds(job: &TrainingJob) -> u32 {
+pub fn grace_seconds(job: &JobView) -> u32 {
     let interruption = job.spec.interruption;
     let saves = interruption
         .ack_seconds
@@ -89,22 +89,27 @@ pub fn grace_seconds(job: &TrainingJob) -> u32 {
 
 /// Processes of each node: what the job asks for, else what its class gave when the job was first
 /// looked at.
-pub fn procs_per_node(job: &TrainingJob, class: &NodeClass) -> u32 {
+pub fn procs_per_node(job: &JobView, class: &NodeClass) -> u32 {
     let given = || job.status.as_ref()?.procs_per_node;
     let named = job.spec.procs_per_node.or_else(given);
     named.unwrap_or_else(|| class.gpus.max(1))
 }
 
 /// Folder of the job's checkpoints inside its claim.
-pub fn checkpoint_folder(job: &TrainingJob) -> Option<&str> {
+pub fn checkpoint_folder(job: &JobView) -> Option<&str> {
     let checkpoint = job.spec.checkpoint.as_ref()?;
     checkpoint.path.as_deref().or(job.metadata.name.as_deref())
 }
 
 /// The whole pod, as it is sent to the API server.
-pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_>) -> Value {
+pub fn build(
+    job: &JobView,
+    template: &PodTemplate,
+    class: &NodeClass,
+    settings: &Settings,
+    rank: Rank<'_>,
+) -> Value {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let template = &job.spec.template;
     let mut metadata = json!({
         "name": names::pod_name(name, rank.attempt, rank.rank),
         "namespace": job.metadata.namespace,
@@ -135,12 +140,17 @@ pub fn build(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Ra
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": spec(job, class, settings, rank),
+        "spec": spec(job, &template.spec, class, settings, rank),
     })
 }
 
-fn spec(job: &TrainingJob, class: &NodeClass, settings: &Settings, rank: Rank<'_>) -> Value {
-    let body = &job.spec.template.spec;
+fn spec(
+    job: &JobView,
+    body: &PodTemplateBody,
+    class: &NodeClass,
+    settings: &Settings,
+    rank: Rank<'_>,
+) -> Value {
     let mut spec = body.rest.clone();
     let default = |spec: &mut Map<String, Value>, name: &str, value: Value| {
         spec.entry(name).or_insert(value);

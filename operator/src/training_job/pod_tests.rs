@@ -34,8 +34,18 @@ spec:
           image: tensorboard:1
 ";
 
-fn job(text: &str) -> TrainingJob {
-    serde_yaml::from_str(text).unwrap()
+/// A job with its template.
+struct Whole {
+    view: JobView,
+    template: PodTemplate,
+}
+
+fn job(text: &str) -> Whole {
+    let value: Value = serde_yaml::from_str(text).unwrap();
+    Whole {
+        template: serde_json::from_value(value["spec"]["template"].clone()).unwrap(),
+        view: serde_json::from_value(value).unwrap(),
+    }
 }
 
 fn class() -> NodeClass {
@@ -74,7 +84,11 @@ fn settings() -> Settings {
     }
 }
 
-fn built(job: &TrainingJob, class: &NodeClass) -> Value {
+fn pod_of(job: &Whole, class: &NodeClass, settings: &Settings, rank: Rank<'_>) -> Value {
+    build(&job.view, &job.template, class, settings, rank)
+}
+
+fn built(job: &Whole, class: &NodeClass) -> Value {
     let resume = CheckpointRef {
         attempt: 1,
         step: 120,
@@ -89,7 +103,7 @@ fn built(job: &TrainingJob, class: &NodeClass) -> Value {
         crossing: false,
         resume: Some(&resume),
     };
-    build(job, class, &settings(), rank)
+    pod_of(job, class, &settings(), rank)
 }
 
 /// Another pod, which resumes from nowhere in particular.
@@ -126,8 +140,8 @@ fn the_pod_is_the_one_in_the_golden_file() {
 
 #[test]
 fn a_trainer_learns_which_checkpoint_the_jobs_status_has() {
-    let value = |job: &TrainingJob| {
-        let pod = build(job, &class(), &settings(), rank());
+    let value = |job: &Whole| {
+        let pod = pod_of(job, &class(), &settings(), rank());
         let env = trainer_of(&pod)["env"].as_array().unwrap().clone();
         let mut named = env.into_iter();
         let found = named.find(|one| one["name"] == "FIREFLYER_LAST_CHECKPOINT");
@@ -138,7 +152,7 @@ fn a_trainer_learns_which_checkpoint_the_jobs_status_has() {
     let status = "
         phase: Restarting
         lastCheckpoint: {attempt: 1, step: 120, digest: ab}";
-    job.status = Some(serde_yaml::from_str(status).unwrap());
+    job.view.status = Some(serde_yaml::from_str(status).unwrap());
     assert_eq!(value(&job), Some(json!("attempt-1/step-120")));
 }
 
@@ -151,7 +165,7 @@ fn the_api_knows_every_field_of_the_pod() {
 
 #[test]
 fn a_pod_carries_the_finalizer_where_the_plan_says_so() {
-    let pod = build(&job(JOB), &class(), &settings(), rank());
+    let pod = pod_of(&job(JOB), &class(), &settings(), rank());
     assert!(pod["metadata"]["finalizers"].is_null());
     assert_eq!(
         built(&job(JOB), &class())["metadata"]["finalizers"][0],
@@ -162,7 +176,7 @@ fn a_pod_carries_the_finalizer_where_the_plan_says_so() {
 #[test]
 fn a_request_of_the_template_is_kept_and_a_missing_one_comes_from_the_class() {
     let mut job = job(JOB);
-    let trainer = &mut job.spec.template.spec.containers[0];
+    let trainer = &mut job.template.spec.containers[0];
     trainer
         .rest
         .insert("resources".to_owned(), json!({"requests": {"cpu": "1"}}));
@@ -186,7 +200,7 @@ fn a_request_of_the_template_is_kept_and_a_missing_one_comes_from_the_class() {
 fn a_template_with_its_own_shared_memory_keeps_it() {
     let mut job = job(JOB);
     let mount = json!([{"name": "data", "mountPath": "/dev/shm"}]);
-    job.spec.template.spec.containers[0]
+    job.template.spec.containers[0]
         .rest
         .insert("volumeMounts".to_owned(), mount);
     let pod = built(&job, &class());
@@ -204,10 +218,10 @@ fn a_template_with_its_own_shared_memory_keeps_it() {
 fn what_belongs_to_the_operator_is_refused_with_the_name() {
     let problem = |field: &str, value: Value| {
         let mut job = job(JOB);
-        job.spec.template.spec.containers[0]
+        job.template.spec.containers[0]
             .rest
             .insert(field.to_owned(), value);
-        template_problem(&job.spec.template.spec)
+        template_problem(&job.template.spec)
     };
     let mounts = json!([{"name": "data", "mountPath": "/run/fireflyer/"}]);
     assert!(problem("volumeMounts", mounts).is_some_and(|text| text.contains("/run/fireflyer")));
@@ -222,7 +236,7 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     let path = json!("/tmp/last-word");
     let reason = problem("terminationMessagePath", path);
     assert!(reason.is_some_and(|text| text.contains("belongs to the launcher")));
-    assert_eq!(template_problem(&job(JOB).spec.template.spec), None);
+    assert_eq!(template_problem(&job(JOB).template.spec), None);
 }
 
 // The API refuses such a template; one that was stored before it did must not end the operator.
@@ -234,7 +248,7 @@ fn resources_of_another_shape_are_taken_for_none() {
         json!({"limits": [], "requests": 3}),
     ] {
         let mut job = job(JOB);
-        let rest = &mut job.spec.template.spec.containers[0].rest;
+        let rest = &mut job.template.spec.containers[0].rest;
         rest.insert("resources".to_owned(), odd);
         let pod = built(&job, &class());
         let resources = &trainer_of(&pod)["resources"];
@@ -246,16 +260,16 @@ fn resources_of_another_shape_are_taken_for_none() {
 // The key is for the sidecar alone.
 #[test]
 fn a_volume_of_the_operator_is_refused_wherever_a_template_mounts_it() {
-    let problem = |vary: &dyn Fn(&mut TrainingJob)| {
+    let problem = |vary: &dyn Fn(&mut Whole)| {
         let mut job = job(JOB);
         vary(&mut job);
-        template_problem(&job.spec.template.spec)
+        template_problem(&job.template.spec)
     };
     let mount = json!([{"name": "fireflyer-key", "mountPath": "/stolen"}]);
     let raw = json!([{"name": "fireflyer-checkpoint", "devicePath": "/dev/stolen"}]);
     for (index, container) in ["trainer", "tensorboard"].into_iter().enumerate() {
         let reason = problem(&|job| {
-            let rest = &mut job.spec.template.spec.containers[index].rest;
+            let rest = &mut job.template.spec.containers[index].rest;
             rest.insert("volumeMounts".to_owned(), mount.clone());
         });
         let expected = format!(
@@ -265,13 +279,13 @@ fn a_volume_of_the_operator_is_refused_wherever_a_template_mounts_it() {
         assert_eq!(reason, Some(expected));
     }
     let reason = problem(&|job| {
-        let rest = &mut job.spec.template.spec.containers[1].rest;
+        let rest = &mut job.template.spec.containers[1].rest;
         rest.insert("volumeDevices".to_owned(), raw.clone());
     });
     assert!(reason.is_some_and(|text| text.contains("volumeDevices")));
     let reason = problem(&|job| {
         let init = json!([{"name": "fetch", "volumeMounts": mount}]);
-        let rest = &mut job.spec.template.spec.rest;
+        let rest = &mut job.template.spec.rest;
         rest.insert("initContainers".to_owned(), init);
     });
     assert!(reason.is_some_and(|text| text.contains("container fetch mounts")));
@@ -280,9 +294,9 @@ fn a_volume_of_the_operator_is_refused_wherever_a_template_mounts_it() {
 #[test]
 fn the_grace_covers_acknowledging_saving_and_leaving() {
     let mut job = job(JOB);
-    job.spec.interruption.ack_seconds = 5;
-    job.spec.interruption.save_seconds = 20;
-    assert_eq!(grace_seconds(&job), 35);
+    job.view.spec.interruption.ack_seconds = 5;
+    job.view.spec.interruption.save_seconds = 20;
+    assert_eq!(grace_seconds(&job.view), 35);
     assert_eq!(
         built(&job, &class())["spec"]["terminationGracePeriodSeconds"],
         35
@@ -300,24 +314,24 @@ fn value_of<'a>(container: &'a Value, variable: &str) -> &'a Value {
 #[test]
 fn ranks_use_nvlink_only_where_the_job_asks_for_it() {
     let mut job = job(JOB);
-    let variable = |job: &TrainingJob| {
+    let variable = |job: &Whole| {
         let pod = built(job, &class());
         value_of(trainer_of(&pod), "FIREFLYER_NVLINK").clone()
     };
     assert_eq!(variable(&job), "Never");
-    job.spec.communication.nvlink = Nvlink::Auto;
+    job.view.spec.communication.nvlink = Nvlink::Auto;
     assert_eq!(variable(&job), "Auto");
 }
 
 #[test]
 fn the_launcher_gives_survivors_what_the_job_says() {
     let mut job = job(JOB);
-    let variable = |job: &TrainingJob| {
+    let variable = |job: &Whole| {
         let pod = built(job, &class());
         value_of(trainer_of(&pod), "FIREFLYER_EXIT_SECONDS").clone()
     };
     assert_eq!(variable(&job), "1");
-    job.spec.failure_policy.exit_seconds = 30;
+    job.view.spec.failure_policy.exit_seconds = 30;
     assert_eq!(variable(&job), "30");
 }
 
@@ -328,7 +342,7 @@ fn sidecars_get_their_adapter_and_their_flags() {
         sidecar_env: vec![("FIREFLYER_HFREDUCE_TRANSPORT".to_owned(), "tcp".to_owned())],
         ..settings()
     };
-    let pod = build(&job(JOB), &class(), &settings, rank());
+    let pod = pod_of(&job(JOB), &class(), &settings, rank());
     let sidecar = &pod["spec"]["initContainers"][0];
     assert_eq!(value_of(sidecar, "FIREFLYER_HFREDUCE_NUMA"), "1");
     assert_eq!(value_of(sidecar, "FIREFLYER_HFREDUCE_TRANSPORT"), "tcp");
@@ -341,7 +355,7 @@ fn sidecars_get_their_adapter_and_their_flags() {
 #[test]
 fn a_sidecar_computes_on_as_many_processors_as_it_requests_unless_a_flag_says_otherwise() {
     let env = |settings: &Settings| {
-        let pod = build(&job(JOB), &class(), settings, rank());
+        let pod = pod_of(&job(JOB), &class(), settings, rank());
         let mut env = pod["spec"]["initContainers"][0]["env"].clone();
         let is_it = |one: &&mut Value| one["name"] == "FIREFLYER_HFREDUCE_WORKERS";
         let all: Vec<Value> = env
@@ -395,9 +409,9 @@ fn pods_get_our_pull_secrets_beside_those_of_their_template() {
         ..settings()
     };
     let given = serde_json::json!([{"name": "theirs"}]);
-    let rest = &mut job.spec.template.spec.rest;
+    let rest = &mut job.template.spec.rest;
     rest.insert("imagePullSecrets".to_owned(), given);
-    let pod = build(&job, &class(), &settings, rank());
+    let pod = pod_of(&job, &class(), &settings, rank());
     let named = serde_json::json!([{"name": "theirs"}, {"name": "registry"}]);
     assert_eq!(pod["spec"]["imagePullSecrets"], named);
     assert_eq!(

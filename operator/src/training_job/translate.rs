@@ -15,6 +15,7 @@ use topology::{CheckpointRef, NodeName, OnPeerLoss};
 
 use pod_state::{ended, pod_state, preparation};
 
+use crate::labels::{Label, LabelPool};
 use crate::mirror::{Mirrored, ObjectKey};
 use crate::proof::{Masters, Signer};
 use crate::quantity;
@@ -31,7 +32,7 @@ pub struct MirroredNode {
     /// When it was created.
     pub created: Timestamp,
     /// Its labels.
-    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    pub labels: Vec<Arc<Label>>,
     /// Its condition `Ready`.
     pub ready: Ready,
     /// A taint that keeps new pods away and asks nobody to leave.
@@ -50,7 +51,7 @@ impl MirroredNode {
     /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         let mut labels = self.labels.iter();
-        labels.find_map(|(other, value)| (**other == *key).then_some(&**value))
+        labels.find_map(|label| (*label.key == *key).then_some(&*label.value))
     }
 }
 
@@ -275,7 +276,7 @@ impl TaintRules {
 }
 
 /// A node.
-pub fn node(view: NodeView, rules: &TaintRules) -> Option<MirroredNode> {
+pub fn node(view: NodeView, dedicated_taints: &[String], pool: &LabelPool) -> Option<MirroredNode> {
     let NodeView {
         metadata,
         spec,
@@ -311,10 +312,7 @@ pub fn node(view: NodeView, rules: &TaintRules) -> Option<MirroredNode> {
     Some(MirroredNode {
         created,
         name: metadata.name?.into(),
-        labels: labels
-            .iter()
-            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-            .collect(),
+        labels: pool.share(labels),
         ready: match ready {
             "True" => Ready::True,
             "Unknown" => Ready::Unknown,

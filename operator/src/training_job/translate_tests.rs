@@ -5,6 +5,11 @@ use serde_json::{Value, json};
 use scheduler::{Exit, Pod, PodState, ProgramCause};
 
 use super::*;
+use crate::labels::LabelPool;
+
+fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode> {
+    super::node(view, dedicated_taints, &LabelPool::default())
+}
 
 fn view(spec: Value, status: Value, deleting: bool) -> PodView {
     let mut pod = json!({

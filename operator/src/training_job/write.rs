@@ -9,8 +9,10 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Reques
 use kube::core::Status;
 use kube::{Client, Resource};
 use prometheus::IntCounterVec;
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use crate::fence::WriteFence;
@@ -23,6 +25,8 @@ pub const IN_FLIGHT: usize = 64;
 const URGENT: usize = 16;
 const NOTES: usize = 4;
 const DRY_RUNS: usize = 8;
+/// Pod templates that are read at once.
+const TEMPLATES: usize = 8;
 /// Requests for storage: a node that is lost changes thousands of chains.
 pub const STORAGE_IN_FLIGHT: usize = 8;
 /// Verb of a creation that stores nothing.
@@ -68,13 +72,32 @@ pub enum WritePurpose {
     DryRun,
     /// Pools and chains of storage.
     Storage,
+    /// Reading the template from which pods are built.
+    Template,
+}
+
+/// An object that is to be created, as text.
+#[derive(Clone, Debug)]
+pub struct NewObject {
+    name: String,
+    json: Vec<u8>,
+}
+
+impl From<&Value> for NewObject {
+    fn from(object: &Value) -> Self {
+        let name = object["metadata"]["name"].as_str().unwrap_or("(generated)");
+        Self {
+            name: name.to_owned(),
+            json: object.to_string().into_bytes(),
+        }
+    }
 }
 
 /// Sends writes. Cheap to clone; clones share the limits.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    limits: Arc<[Semaphore; 5]>,
+    limits: Arc<[Semaphore; 6]>,
     purpose: WritePurpose,
     writes: IntCounterVec,
     /// None: also without the Lease.
@@ -95,7 +118,15 @@ impl Writer {
         Self {
             client,
             limits: Arc::new(
-                [URGENT, IN_FLIGHT, NOTES, DRY_RUNS, STORAGE_IN_FLIGHT].map(Semaphore::new),
+                [
+                    URGENT,
+                    IN_FLIGHT,
+                    NOTES,
+                    DRY_RUNS,
+                    STORAGE_IN_FLIGHT,
+                    TEMPLATES,
+                ]
+                .map(Semaphore::new),
             ),
             purpose: WritePurpose::Urgent,
             writes,
@@ -120,14 +151,13 @@ impl Writer {
     }
 
     /// Creates an object; the answer is read as `K`.
-    pub async fn create<K>(&self, namespace: &str, object: &Value) -> Result<K, Error>
+    pub async fn create<K>(&self, namespace: &str, object: impl Into<NewObject>) -> Result<K, Error>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let name = object["metadata"]["name"].as_str().unwrap_or("(generated)");
-        let request = Request::new(path::<K>(namespace))
-            .create(&created_by(), object.to_string().into_bytes());
-        self.send::<K>("create", name, request).await
+        let NewObject { name, json } = object.into();
+        let request = Request::new(path::<K>(namespace)).create(&created_by(), json);
+        self.send::<K>("create", &name, request).await
     }
 
     /// Asks whether an object could be created, through all of admission; nothing is stored. With
@@ -135,26 +165,25 @@ impl Writer {
     pub async fn dry_run<K>(
         &self,
         namespace: &str,
-        object: &Value,
+        object: NewObject,
         strict: bool,
     ) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()>,
     {
-        let name = object["metadata"]["name"].as_str().unwrap_or("(generated)");
+        let NewObject { name, json } = object;
         let params = PostParams {
             dry_run: true,
             ..created_by()
         };
-        let mut request =
-            Request::new(path::<K>(namespace)).create(&params, object.to_string().into_bytes());
+        let mut request = Request::new(path::<K>(namespace)).create(&params, json);
         if let Ok(request) = &mut request
             && strict
             && let Ok(uri) = format!("{}&fieldValidation=Strict", request.uri()).parse()
         {
             *request.uri_mut() = uri;
         }
-        self.raw::<K, IgnoredAny>(DRY_RUN, name, request)
+        self.raw::<K, IgnoredAny>(DRY_RUN, &name, request)
             .await
             .map(drop)
     }
@@ -195,10 +224,17 @@ impl Writer {
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let request = Request::new(path::<K>(namespace)).delete(name, params);
-        let answer: Value = self.raw::<K, Value>("delete", name, request).await?;
+        let answer = self
+            .raw::<K, Box<RawValue>>("delete", name, request)
+            .await?;
+        let Ok(Answer { kind }) = serde_json::from_str(answer.get()) else {
+            return Ok(None);
+        };
         // A Status means that nothing is left.
-        let left = answer["kind"] != "Status";
-        Ok(left.then(|| serde_json::from_value(answer).ok()).flatten())
+        let left = kind.as_deref() != Some("Status");
+        Ok(left
+            .then(|| serde_json::from_str(answer.get()).ok())
+            .flatten())
     }
 
     /// Deletes all objects that a label selector names.
@@ -256,13 +292,14 @@ impl Writer {
             reason,
         };
         let request = request.map_err(|error| refused(error.to_string()))?;
-        let [urgent, admission, note, dry_run, storage] = &*self.limits;
+        let [urgent, admission, note, dry_run, storage, template] = &*self.limits;
         let permits = match self.purpose {
             WritePurpose::Urgent => urgent,
             WritePurpose::Admission => admission,
             WritePurpose::Note => note,
             WritePurpose::DryRun => dry_run,
             WritePurpose::Storage => storage,
+            WritePurpose::Template => template,
         };
         let _permit = permits
             .acquire()
@@ -310,6 +347,12 @@ impl Error {
             Self::Unknown { .. } => "unknown",
         }
     }
+}
+
+/// Kind of an answer.
+#[derive(Deserialize)]
+struct Answer {
+    kind: Option<String>,
 }
 
 /// Reads the API server's answer. What it may take another time is unknown, not refused.

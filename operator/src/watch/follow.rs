@@ -14,11 +14,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use super::page::PageSize;
 use crate::cluster::{key_of, now, version_of};
 use crate::mirror::{Mirror, MirrorOwner, Mirrored};
 
-/// Objects in one page of a listing: 500 pods of 8 KB are 4 MB decoded at a time.
-const PAGE: u32 = 500;
 /// The API server ends a watch after so long, and sends its position shortly before.
 const WATCH: Duration = Duration::from_secs(25);
 /// A watch that says nothing for so long is given up: its connection is dead.
@@ -142,13 +141,15 @@ where
         let mut params = ListParams {
             label_selector: self.scope.labels.map(str::to_owned),
             field_selector: self.scope.fields.map(str::to_owned),
-            limit: Some(PAGE),
             ..ListParams::default()
         };
+        let mut size = PageSize::new();
         loop {
-            let page = timeout(ANSWER, self.api.list(&params)).await;
+            params.limit = Some(size.objects());
+            let page = timeout(ANSWER, size.read(&self.api, &params)).await;
             let page = match page.map_err(|_elapsed| Error::Silent(ANSWER))? {
-                Ok(page) => page,
+                Ok(Some(page)) => page,
+                Ok(None) => continue,
                 Err(kube::Error::Api(status))
                     if status.code == NO_SUCH_KIND && self.scope.is_optional =>
                 {
@@ -158,13 +159,13 @@ where
                 }
                 Err(error) => return Err(error.into()),
             };
-            for object in page.items {
+            for object in page.items.into_iter().flatten() {
                 let (key, version) = (key_of(&object), version_of(&object));
                 if let Some(value) = (self.translate)(object) {
                     self.with(|mirror| mirror.listed(key, version, value));
                 }
             }
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            params.continue_token = page.metadata.next.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 let objects = self.with(|mirror| {
                     mirror.listing_done();

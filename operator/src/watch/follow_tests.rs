@@ -1,6 +1,7 @@
 //! Tests of one watch, against an API server that answers from a script, on a clock that jumps to
 //! whatever is due next.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
@@ -179,4 +180,62 @@ async fn nobody_waits_for_an_optional_kind_that_is_not_installed_and_others_keep
     };
     assert_eq!(known(true).await, (true, 0));
     assert_eq!(known(false).await, (false, 1));
+}
+
+/// Claims of which the later ones are large, in pages as the API server makes them.
+fn claims(line: &str, sizes: &[usize]) -> Value {
+    let pairs = line
+        .split(['?', '&'])
+        .filter_map(|pair| pair.split_once('='));
+    let pairs: BTreeMap<&str, &str> = pairs.collect();
+    let from = pairs
+        .get("continue")
+        .map_or(0, |from| from.parse().unwrap());
+    let limit: usize = pairs["limit"].parse().unwrap();
+    let to = sizes.len().min(from + limit);
+    let items = (from..to).map(|index| {
+        let mut claim = claim(&format!("claim-{index}"), 5);
+        claim["metadata"]["annotations"] = json!({"note": "x".repeat(sizes[index])});
+        claim
+    });
+    let items: Vec<Value> = items.collect();
+    let next = if to < sizes.len() {
+        to.to_string()
+    } else {
+        String::new()
+    };
+    json!({"metadata": {"resourceVersion": "7", "continue": next}, "items": items})
+}
+
+#[tokio::test]
+async fn a_page_is_as_large_as_its_objects_allow() {
+    let mut sizes = vec![10; 300];
+    sizes.extend(vec![256 * 1024; 60]);
+    // More than a page may have.
+    sizes.push(5 << 20);
+    sizes.extend(vec![10; 40]);
+    let Setup {
+        watch,
+        cluster,
+        asked,
+    } = {
+        let sizes = sizes.clone();
+        setup(move |_, line| (200, claims(line, &sizes)))
+    };
+    watch.list(0).await.unwrap();
+    assert_eq!(cluster.mirrors().claims.len(), sizes.len());
+    let mut spent = 0;
+    let mut limits = Vec::new();
+    for line in asked.lock().unwrap().iter() {
+        let answer = claims(line, &sizes);
+        let objects = answer["items"].as_array().unwrap();
+        let bytes = answer.to_string().len();
+        let is_read = bytes <= 4 << 20 || objects.len() == 1;
+        limits.push(objects.len());
+        spent += usize::from(!is_read);
+    }
+    assert_eq!(limits[..4], [4, 8, 16, 32], "small objects: {limits:?}");
+    assert!(limits.contains(&128), "{limits:?}");
+    assert!(spent <= 6, "pages that were too large: {limits:?}");
+    assert!(limits.len() < 50, "{limits:?}");
 }

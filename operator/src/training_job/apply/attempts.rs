@@ -9,7 +9,6 @@ use contract::assignment::{
 };
 use crds::fabric::FabricSpec;
 use crds::names;
-use crds::training_job::TrainingJob;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::DeleteParams;
@@ -21,6 +20,7 @@ use super::{Applier, Error, Progress, gone_is_fine, same_uid};
 use crate::cluster::{key_of, version_of};
 use crate::node_validation;
 use crate::proof::Signer;
+use crate::training_job::job_view::JobView;
 use crate::training_job::observe::class_of;
 use crate::training_job::translate::AttemptProof;
 use crate::training_job::{pod, translate, write};
@@ -208,7 +208,7 @@ pub(super) fn metadata(owner: &Value, key: &JobKey, name: &str, attempt: u32) ->
 
 /// What the attempt's ConfigMap says.
 fn assignment_of(
-    job: &TrainingJob,
+    job: &JobView,
     fabric: &FabricSpec,
     new: &NewAttempt,
 ) -> Result<Assignment, Error> {
@@ -264,7 +264,7 @@ mod tests {
             "spec": {"nodes": 1, "template": {"spec": {"containers": [
                 {"name": "trainer", "image": "i", "command": ["train"]}]}}},
         });
-        let job: TrainingJob = serde_json::from_value(job).unwrap();
+        let job: JobView = serde_json::from_value(job).unwrap();
         let new = NewAttempt {
             number: 1,
             nodes: vec![scheduler::PlacedNode {

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use collective::membership::Commit;
-use crds::training_job::TrainingJob;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::DeleteParams;
 use scheduler::{CommittedMembers, JobKey, JobKind};
@@ -18,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::Applier;
 use super::attempts::metadata;
+use crate::training_job::job_view::JobView;
 use crate::training_job::members::Recorded;
 use crate::training_job::{members, status, write};
 use crate::workload::owner_reference;
@@ -117,9 +117,9 @@ impl Applier {
     async fn put_membership(
         &self,
         job: &JobKey,
-        seen: &TrainingJob,
+        seen: &JobView,
         membership: &CommittedMembers,
-    ) -> Result<Arc<TrainingJob>, write::Error> {
+    ) -> Result<Arc<JobView>, write::Error> {
         let mut status = seen.status.clone().unwrap_or_default();
         status.membership = Some(members::to_api(membership));
         self.write_status(&self.writer, job, seen, &status).await
@@ -129,7 +129,7 @@ impl Applier {
     async fn known(
         &self,
         job: &JobKey,
-        seen: &TrainingJob,
+        seen: &JobView,
         attempt: u32,
         nodes: usize,
     ) -> Option<Commit> {
@@ -144,7 +144,7 @@ impl Applier {
     async fn last(
         &self,
         job: &JobKey,
-        seen: &TrainingJob,
+        seen: &JobView,
         attempt: u32,
         nodes: usize,
     ) -> Result<Option<Commit>, CommitUnknown> {
@@ -172,7 +172,7 @@ impl Applier {
     async fn keep_record(
         &self,
         job: &JobKey,
-        seen: &TrainingJob,
+        seen: &JobView,
         recorded: &Recorded,
     ) -> Result<(), CommitUnknown> {
         let (Some(name), Some(text)) = (&recorded.membership.record, &recorded.text) else {
@@ -223,13 +223,8 @@ impl Applier {
 
     /// Deletes a record that a status referred to and its successor does not. One that is left over
     /// goes with its job.
-    pub(super) async fn drop_superseded(
-        &self,
-        job: &JobKey,
-        before: &TrainingJob,
-        after: &TrainingJob,
-    ) {
-        let of = |job: &TrainingJob| job.status.as_ref()?.membership.as_ref()?.record.clone();
+    pub(super) async fn drop_superseded(&self, job: &JobKey, before: &JobView, after: &JobView) {
+        let of = |job: &JobView| job.status.as_ref()?.membership.as_ref()?.record.clone();
         let Some(old) = of(before).filter(|old| Some(old) != of(after).as_ref()) else {
             return;
         };
@@ -242,7 +237,7 @@ impl Applier {
 }
 
 /// The members of an attempt as a job's status shows them.
-fn shown(job: &TrainingJob, attempt: u32) -> Option<&crds::training_job::MembershipStatus> {
+fn shown(job: &JobView, attempt: u32) -> Option<&crds::training_job::MembershipStatus> {
     let membership = job.status.as_ref()?.membership.as_ref()?;
     (membership.attempt == attempt).then_some(membership)
 }

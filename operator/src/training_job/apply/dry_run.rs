@@ -4,12 +4,13 @@
 use crds::fabric::FabricSpec;
 use k8s_openapi::api::core::v1::Pod;
 
+use super::template::read_template;
 use super::{Applier, refusal};
 use crate::node_validation;
 use crate::proof::Signer;
 use crate::training_job::observe::class_of;
 use crate::training_job::pod::{self, Rank};
-use crate::training_job::write::{Error, WritePurpose};
+use crate::training_job::write::{Error, NewObject, WritePurpose};
 use crate::workload::Workload;
 
 /// The node that the pod is pinned to: which one it will be is not decided yet.
@@ -26,7 +27,7 @@ pub enum DryRunAnswer {
     Refused(String),
     /// Nothing about the pod; the sentence says why.
     Nothing(String),
-    /// It was not asked: this replica may not lead any more.
+    /// It was not asked: this replica may not lead any more, or the job has changed.
     NotAsked,
 }
 
@@ -38,6 +39,7 @@ impl Applier {
         };
         let before = job.status().map_or(0, |status| status.attempt);
         let attempt = before.saturating_add(1);
+        let writer = self.writer.for_purpose(WritePurpose::DryRun);
         let body = match job {
             Workload::Validation(validation) => {
                 let settings = &self.settings;
@@ -56,13 +58,25 @@ impl Applier {
                     crossing: false,
                     resume: None,
                 };
-                pod::build(job, class, &self.settings, first)
+                let template = match read_template(&writer, &key, job).await {
+                    Ok(text) => text.template(),
+                    Err(super::Error::Write(error)) => {
+                        return DryRunAnswer::Nothing(error.to_string());
+                    }
+                    Err(_changed) => return DryRunAnswer::NotAsked,
+                };
+                match template {
+                    Ok(template) => pod::build(job, &template, class, &self.settings, first),
+                    // The planner knows, and asks no more.
+                    Err(_unusable) => return DryRunAnswer::NotAsked,
+                }
             }
         };
+        let object = NewObject::from(&body);
+        drop(body);
         // A job that has had its pods keeps running whatever its template says too much.
         let strict = before == 0;
-        let writer = self.writer.for_purpose(WritePurpose::DryRun);
-        match writer.dry_run::<Pod>(&key.namespace, &body, strict).await {
+        match writer.dry_run::<Pod>(&key.namespace, object, strict).await {
             // A pod of this name has been admitted before, or admission has passed and the name is
             // for the real creation to care about.
             Ok(()) | Err(Error::Exists { .. }) => DryRunAnswer::Accepted,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crds::training_job::{TrainingJob, TrainingJobStatus};
+use crds::training_job::TrainingJobStatus;
 use crds::{NodeValidation, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, Preconditions};
@@ -13,6 +13,7 @@ use tracing::info;
 use super::{Applier, Error, Progress, gone_is_fine, patch};
 use crate::event::{CLUSTER_NAMESPACE, Event};
 use crate::node_validation;
+use crate::training_job::job_view::{JobText, JobView};
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::write::Writer;
 use crate::training_job::{status, write};
@@ -28,8 +29,24 @@ impl Applier {
             return Ok(()); // Gone, and its finalizers with it.
         };
         let metadata = job.metadata();
-        let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+        let finalizers = match job {
+            // Others may have set as many as they like, so they are not kept.
+            Workload::Training(_) => {
+                let writer = &progress.writer;
+                let (namespace, name) = object_key(progress.key);
+                match writer.get::<JobText>(&namespace, &name).await {
+                    Err(write::Error::Missing { .. }) if !present => {
+                        self.cluster.mirrors().job_missing(progress.key);
+                        return Ok(());
+                    }
+                    read => read?.metadata.finalizers,
+                }
+            }
+            Workload::Validation(_) => metadata.finalizers.clone(),
+        };
+        let mut finalizers = finalizers.unwrap_or_default();
         finalizers.retain(|finalizer| finalizer != names::FINALIZER);
+        let last = finalizers.is_empty();
         if present {
             finalizers.push(names::FINALIZER.to_owned());
         }
@@ -45,8 +62,7 @@ impl Applier {
         {
             Ok(job) => {
                 let metadata = job.metadata();
-                let gone = !present && metadata.deletion_timestamp.is_some();
-                if gone && metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
+                if !present && last && metadata.deletion_timestamp.is_some() {
                     self.cluster.mirrors().job_missing(progress.key);
                     progress.job = None;
                 } else {
@@ -100,16 +116,15 @@ impl Applier {
         &self,
         writer: &Writer,
         key: &JobKey,
-        seen: &TrainingJob,
+        seen: &JobView,
         status: &TrainingJobStatus,
-    ) -> Result<Arc<TrainingJob>, write::Error> {
+    ) -> Result<Arc<JobView>, write::Error> {
         let changes = patch::between(seen.status.as_ref(), status);
         let patch = Patch::Merge(of_status(&seen.metadata, changes));
         let (namespace, name) = (&key.namespace, &key.name);
-        let mut job: TrainingJob = writer
+        let job: JobView = writer
             .patch(namespace, name, Some("status"), &patch)
             .await?;
-        job.metadata.managed_fields = None;
         let job = Arc::new(job);
         self.saw_job(&Workload::Training(Arc::clone(&job)));
         self.drop_superseded(key, seen, &job).await;
@@ -128,7 +143,7 @@ impl Applier {
         let patch = Patch::Merge(body);
         let job: Workload = match key.kind {
             JobKind::TrainingJob => {
-                let job = writer.patch::<TrainingJob>(&namespace, &name, subresource, &patch);
+                let job = writer.patch::<JobView>(&namespace, &name, subresource, &patch);
                 job.await?.into()
             }
             JobKind::NodeValidation => {
@@ -208,7 +223,7 @@ impl Applier {
         let writer = &self.writer;
         let deleted = match key.kind {
             JobKind::TrainingJob => {
-                let deleted = writer.delete::<TrainingJob>(&namespace, &name, &params);
+                let deleted = writer.delete::<JobView>(&namespace, &name, &params);
                 deleted.await.map(drop)
             }
             JobKind::NodeValidation => {

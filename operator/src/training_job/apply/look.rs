@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crds::{NodeValidation, TrainingJob, names};
+use crds::{NodeValidation, names};
 use scheduler::{Action, JobKey, JobKind};
 
 use super::Applier;
 use crate::cluster::{key_of, version_of};
+use crate::training_job::job_view::JobView;
 use crate::training_job::{translate, write};
 use crate::views::{AttemptView, NodeView, PodView};
 use crate::watch;
@@ -19,7 +20,7 @@ impl Applier {
         let (namespace, name) = object_key(key);
         let found = match key.kind {
             JobKind::TrainingJob => {
-                let job = self.writer.get::<TrainingJob>(&namespace, &name).await;
+                let job = self.writer.get::<JobView>(&namespace, &name).await;
                 job.map(Workload::from)
             }
             JobKind::NodeValidation => {
@@ -46,7 +47,7 @@ impl Applier {
     pub(super) async fn look_at_training(
         &self,
         key: &JobKey,
-    ) -> Result<Option<Arc<TrainingJob>>, write::Error> {
+    ) -> Result<Option<Arc<JobView>>, write::Error> {
         let job = self.look_at_job(key).await?;
         Ok(job.and_then(|job| job.training().cloned()))
     }
@@ -83,7 +84,8 @@ impl Applier {
         match self.writer.get::<NodeView>("", name).await {
             Ok(view) => {
                 let (at, version) = (key_of(&view), version_of(&view));
-                let node = translate::node(view, &self.settings.taints);
+                let node =
+                    translate::node(view, &self.settings.dedicated_taints, &self.cluster.labels);
                 if let Some(node) = node {
                     self.cluster.mirrors().nodes.found(at, version, node);
                 }

@@ -9,6 +9,7 @@ mod job;
 mod look;
 mod patch;
 mod pods;
+mod template;
 
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ use tracing::debug;
 
 pub use attempts::MASTER_PORT;
 pub use dry_run::DryRunAnswer;
+pub use template::Templates;
+
+use template::HeldTemplate;
 
 use crate::cluster::SharedCluster;
 use crate::proof::Masters;
@@ -127,12 +131,16 @@ pub struct Applier {
     pub masters: Arc<Masters>,
     /// Name of this operator's pod, for Events.
     pub instance: String,
+    /// Bounds the templates of attempts under way.
+    pub templates: Templates,
 }
 
 /// The state of one job's application: its version after the last own write.
 struct Progress<'a> {
     key: &'a JobKey,
     job: Option<Workload>,
+    /// The template of the attempt that gets pods.
+    template: Option<HeldTemplate>,
     fabric: &'a FabricSpec,
     writer: Writer,
     /// Whether the job is not to get its nodes any more.
@@ -164,6 +172,7 @@ impl Applier {
         let mut progress = Progress {
             key,
             job,
+            template: None,
             fabric,
             writer: self.writer.for_purpose(purpose),
             cancelled,
@@ -175,12 +184,7 @@ impl Applier {
                 .take_while(|action| go_together(first, action))
                 .count();
             let (now, later) = rest.split_at(alike.max(1));
-            let result = match now {
-                _ if progress.is_cancelled() => Err(progress.stopped()),
-                [one] => self.act(&mut progress, one).await,
-                several => self.act_together(&progress, several).await,
-            };
-            if let Err(error) = result {
+            if let Err(error) = self.act_on(&mut progress, now).await {
                 self.look_again(key, first).await;
                 let wait = error.wait(key, first);
                 return Err(Stopped { error, wait });
@@ -188,6 +192,20 @@ impl Applier {
             rest = later;
         }
         Ok(())
+    }
+
+    /// One action, or several that go together.
+    async fn act_on(&self, progress: &mut Progress<'_>, actions: &[Action]) -> Result<(), Error> {
+        if progress.is_cancelled() {
+            return Err(progress.stopped());
+        }
+        if matches!(actions, [Action::CreatePod { .. }, ..]) {
+            self.hold_template(progress).await?;
+        }
+        match actions {
+            [one] => self.act(progress, one).await,
+            several => self.act_together(progress, several).await,
+        }
     }
 
     /// Actions on pods of one kind: they do not depend on each other.

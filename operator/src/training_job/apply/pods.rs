@@ -15,7 +15,7 @@ use crate::node_validation;
 use crate::training_job::observe::class_of;
 use crate::training_job::pod::{self, Rank};
 use crate::training_job::translate;
-use crate::training_job::write;
+use crate::training_job::write::{self, NewObject};
 use crate::views::PodView;
 use crate::workload::Workload;
 
@@ -106,14 +106,19 @@ impl Applier {
                     crossing,
                     resume: resume.as_ref(),
                 };
-                pod::build(job, class, &self.settings, place)
+                let held = progress.template.as_ref();
+                let held = held.ok_or_else(|| stale("the template"))?;
+                let template = held.text.template();
+                let template =
+                    template.map_err(|error| Error::Stale(format!("job {key}: {error}")))?;
+                pod::build(job, &template, class, &self.settings, place)
             }
         };
-        match progress
-            .writer
-            .create::<PodView>(&key.namespace, &body)
-            .await
-        {
+        // Up to a hundred pods wait for their turn: as text, since a tree takes many times as much.
+        let object = NewObject::from(&body);
+        drop(body);
+        let created = progress.writer.create::<PodView>(&key.namespace, object);
+        match created.await {
             Ok(view) => {
                 self.saw_pod(view);
                 Ok(())

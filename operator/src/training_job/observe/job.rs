@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crds::fabric::FabricSpec;
-use crds::training_job::{TrainingJob, ZonePolicy};
+use crds::training_job::ZonePolicy;
 use scheduler::{DryRun, Job, JobKey, Problem, Timestamp};
 use topology::OnPeerLoss;
 
 use super::{class_name, class_of};
 use crate::cluster::Mirrors;
+use crate::training_job::job_view::{JobView, SPEC_LIMIT_BYTES, TemplateView};
 use crate::training_job::translate::Terms;
 use crate::training_job::{pod, status, translate};
 use crate::workload::Workload;
@@ -16,7 +17,7 @@ use crate::workload::Workload;
 /// The job; none if the API server has not named it in full.
 pub(super) fn of(
     workload: &Workload,
-    job: &TrainingJob,
+    job: &JobView,
     fabric: &FabricSpec,
     mirrors: &Mirrors,
 ) -> Option<Job> {
@@ -64,7 +65,7 @@ pub(super) fn of(
 }
 
 /// What the attempt that has the job's nodes runs with: the job may ask for something else by now.
-fn terms(key: &JobKey, job: &TrainingJob, mirrors: &Mirrors) -> Option<Terms> {
+fn terms(key: &JobKey, job: &JobView, mirrors: &Mirrors) -> Option<Terms> {
     let status = job.status.as_ref()?;
     if !status::phase_from_api(status.phase).holds_nodes() {
         return None;
@@ -75,7 +76,7 @@ fn terms(key: &JobKey, job: &TrainingJob, mirrors: &Mirrors) -> Option<Terms> {
 }
 
 /// Why the job cannot get pods, whatever nodes are free.
-fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Problem> {
+fn problem(job: &JobView, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<Problem> {
     let because = |reason| move |message| Problem { reason, message };
     if let (None, Some(name)) = (class_of(job, fabric), class_name(job)) {
         let known: Vec<&str> = fabric
@@ -87,14 +88,32 @@ fn problem(job: &TrainingJob, fabric: &FabricSpec, mirrors: &Mirrors) -> Option<
         let message = format!("node class {name} is not in the Fabric, which has {known}");
         return Some(because("ClassUnknown")(message));
     }
-    let template = || pod::template_problem(&job.spec.template.spec);
-    claim_problem(job, mirrors)
+    let (claims, template) = match &job.template {
+        TemplateView::Read { claims, problem } => (claims, problem),
+        TemplateView::TooLarge(bytes) => {
+            return Some(because("TemplateTooLarge")(too_large(*bytes)));
+        }
+    };
+    claim_problem(job, claims, mirrors)
         .map(because("ClaimUnusable"))
-        .or_else(|| template().map(because("TemplateUnusable")))
+        .or_else(|| {
+            template
+                .as_deref()
+                .map(str::to_owned)
+                .map(because("TemplateUnusable"))
+        })
+}
+
+fn too_large(bytes: usize) -> String {
+    format!(
+        "the job's spec has {bytes} bytes as JSON, and the operator reads the pod template of one with at most \
+         {SPEC_LIMIT_BYTES}: put scripts and files into the image or into ConfigMaps that the template mounts, then \
+         delete the job and create it again"
+    )
 }
 
 /// Every claim that a pod mounts must be there, and be one that all of the gang's pods can mount.
-fn claim_problem(job: &TrainingJob, mirrors: &Mirrors) -> Option<String> {
+fn claim_problem(job: &JobView, claims: &[Box<str>], mirrors: &Mirrors) -> Option<String> {
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let nodes = job.spec.nodes;
     let refused = |name: &str, modes: &str, usable: fn(&translate::MirroredClaim) -> bool| {
@@ -113,7 +132,7 @@ fn claim_problem(job: &TrainingJob, mirrors: &Mirrors) -> Option<String> {
         })
     });
     checkpoint.or_else(|| {
-        pod::claims(&job.spec.template.spec).find_map(|name| {
+        claims.iter().find_map(|name| {
             refused(name, "ReadWriteMany or ReadOnlyMany", |claim| {
                 claim.readable
             })

@@ -17,13 +17,7 @@ pub(super) fn of(
     fabric: &FabricSpec,
     reports: &Reports,
 ) -> scheduler::Node {
-    let label = |name: &str| {
-        mirrored
-            .labels
-            .iter()
-            .find(|(key, _)| &**key == name)
-            .map(|(_, value)| &**value)
-    };
+    let label = |name: &str| mirrored.label(name);
     let name = label(&fabric.class_label).unwrap_or_default();
     let class = fabric.classes.iter().find(|class| class.name == name);
     scheduler::Node {

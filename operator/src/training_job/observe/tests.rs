@@ -6,8 +6,10 @@ use scheduler::{Problem, Ready};
 use topology::OnPeerLoss;
 
 use super::*;
+use crate::labels::LabelPool;
 use crate::mirror::{Mirror, Mirrored};
 use crate::quantity;
+use crate::testing;
 use crate::training_job::pod;
 use crate::training_job::translate::Terms;
 
@@ -22,7 +24,7 @@ fn mirror<T: Mirrored>(objects: Vec<(&str, &str, T)>) -> Mirror<T> {
 }
 
 fn mirrors(job: &str) -> Mirrors {
-    let job: TrainingJob = serde_yaml::from_str(job).unwrap();
+    let job = testing::job(job);
     let fabric = "
         metadata: {name: default}
         spec:
@@ -44,9 +46,8 @@ fn mirrors(job: &str) -> Mirrors {
         wishes: BTreeSet::new(),
         offers: offers(&[("fireflyer.dev/node", "1"), ("nvidia.com/gpu", "8")]),
     };
-    let labels = labels
-        .map(|(key, value)| (key.into(), value.into()))
-        .to_vec();
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let labels = LabelPool::default().share(labels.into());
     let (node, unlabelled) = (node("n1", labels), node("n2", Vec::new()));
     Mirrors {
         nodes: mirror(vec![("", "n1", node), ("", "n2", unlabelled)]),
@@ -153,9 +154,7 @@ fn an_attempt_keeps_the_terms_that_it_was_started_with() {
     let waiting = running.replace("Running", "Restarting");
     let attempt = translate::MirroredAttempt {
         attempt: scheduler::Attempt {
-            job: Workload::from(serde_yaml::from_str::<TrainingJob>(&running).unwrap())
-                .key()
-                .unwrap(),
+            job: Workload::from(testing::job(&running)).key().unwrap(),
             number: 1,
             nodes: Vec::new(),
             crossing: false,
@@ -194,7 +193,7 @@ fn a_job_keeps_the_default_class_that_it_got_first() {
     };
     let resolved = |status: &str, classes: Vec<NodeClass>| {
         let job = format!("{}\n        {status}", job_with(""));
-        let job: TrainingJob = serde_yaml::from_str(&job).unwrap();
+        let job = testing::job(&job);
         let mut fabric = mirrors(&job_with("")).fabric().unwrap().spec.clone();
         fabric.classes = classes;
         let class = class_of(&job, &fabric).map(|class| class.name.clone());

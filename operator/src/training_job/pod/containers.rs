@@ -4,13 +4,15 @@
 use crds::fabric::{NodeClass, Share};
 use crds::names;
 use crds::template::TemplateContainer;
-use crds::training_job::{Backend, Numerics, Nvlink, TrainingJob};
+use crds::training_job::{Backend, Numerics, Nvlink};
 use serde_json::{Map, Value, json};
 
 use super::{
     ATTEMPT_PATH, CHECKPOINT_PATH, KEY_PATH, Rank, Settings, VOLUME_ATTEMPT, VOLUME_CHECKPOINT,
     VOLUME_KEY, VOLUME_RUN, VOLUME_SHARED_MEMORY, array, checkpoint_folder, procs_per_node,
 };
+
+use crate::training_job::job_view::JobView;
 
 const SHARED_MEMORY_PATH: &str = "/dev/shm";
 const SIDECAR: &str = "/usr/bin/hfreduce-sidecar";
@@ -22,7 +24,7 @@ const WORKERS: &str = "FIREFLYER_HFREDUCE_WORKERS";
 const JOIN_PROBES: u32 = 600;
 
 pub(super) fn sidecar(
-    job: &TrainingJob,
+    job: &JobView,
     class: &NodeClass,
     settings: &Settings,
     rank: Rank<'_>,
@@ -77,7 +79,7 @@ pub(super) fn sidecar(
 
 pub(super) fn trainer(
     container: &TemplateContainer,
-    job: &TrainingJob,
+    job: &JobView,
     class: &NodeClass,
     rank: Rank<'_>,
 ) -> Value {
@@ -149,7 +151,7 @@ fn object(fields: &Map<String, Value>, name: &str) -> Map<String, Value> {
     found.cloned().unwrap_or_default()
 }
 
-fn place(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
+fn place(job: &JobView, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
     vec![
         variable(
             "FIREFLYER_JOB",
@@ -169,7 +171,7 @@ fn place(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
     ]
 }
 
-fn training(job: &TrainingJob, rank: Rank<'_>) -> Vec<Value> {
+fn training(job: &JobView, rank: Rank<'_>) -> Vec<Value> {
     let backend = match job.spec.communication.backend {
         Backend::HFReduce => "HFReduce",
         Backend::None => "None",

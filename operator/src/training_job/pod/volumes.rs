@@ -2,14 +2,15 @@
 
 use crds::fabric::NodeClass;
 use crds::names;
-use crds::training_job::TrainingJob;
 use serde_json::{Value, json};
 
 use super::{
     Rank, VOLUME_ATTEMPT, VOLUME_CHECKPOINT, VOLUME_KEY, VOLUME_RUN, VOLUME_SHARED_MEMORY,
 };
 
-pub(super) fn volumes_of(job: &TrainingJob, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
+use crate::training_job::job_view::JobView;
+
+pub(super) fn volumes_of(job: &JobView, class: &NodeClass, rank: Rank<'_>) -> Vec<Value> {
     let job_name = job.metadata.name.as_deref().unwrap_or_default();
     let attempt_name = names::attempt_name(job_name, rank.attempt);
     let mut shared_memory = json!({"medium": "Memory"});

@@ -86,6 +86,7 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
     };
     let ours = world(|line| match line {
         line if line.starts_with("POST") => failure(409, "AlreadyExists"),
+        line if line.contains("trainingjobs") => (200, job_json(5)),
         _ => (200, pod_json(1, "u-1", 10)),
     })
     .with_attempt();
@@ -112,4 +113,37 @@ async fn a_pod_that_exists_is_fine_only_if_it_is_this_jobs() {
     .with_attempt();
     let wait = foreign.apply(vec![create()]).await.unwrap_err().wait;
     assert!(matches!(wait, Wait::Refused(why) if why.contains("pod digits-1-1")));
+}
+
+fn creations() -> Vec<Action> {
+    let create = |rank: u32| Action::CreatePod {
+        attempt: 1,
+        rank,
+        node: format!("n{rank}").into(),
+        finalizer: false,
+    };
+    (0..3).map(create).collect()
+}
+
+#[tokio::test]
+async fn pods_are_built_from_the_template_of_the_job_that_was_planned_alone() {
+    /// What the API server has by now.
+    fn now(change: impl FnOnce(&mut Value)) -> (u16, Value) {
+        let mut job = job_json(9);
+        change(&mut job);
+        (200, job)
+    }
+    let scripts: [Script; 3] = [
+        |_| now(|job| job["metadata"]["uid"] = json!("u-2")),
+        |_| now(|job| job["metadata"]["generation"] = json!(2)),
+        |_| failure(404, "NotFound"),
+    ];
+    for script in scripts {
+        let world = world(script).with_attempt();
+        let stopped = world.apply(creations()).await.unwrap_err();
+        assert_eq!(stopped.wait, Wait::Look, "{}", stopped.error);
+        let asked = world.asked();
+        let is_written = |line: &String| !line.starts_with("GET");
+        assert!(!asked.iter().any(is_written), "{asked:?}");
+    }
 }

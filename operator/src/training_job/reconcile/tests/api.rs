@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use contract::termination::TerminationMessage;
-use crds::{NodeValidation, TrainingJob};
+use crds::NodeValidation;
 use http::{Method, Request, Response};
 use k8s_openapi::jiff;
 use kube::Client;
@@ -22,6 +22,7 @@ use crate::cluster::{SharedCluster, key_of, now, version_of};
 use crate::mirror::{Mirror, Mirrored};
 use crate::proof::Masters;
 use crate::testing::{failure, merge, response};
+use crate::training_job::job_view::JobView;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate;
 use crate::watch as watches;
@@ -39,8 +40,12 @@ pub(super) struct State {
     pub(super) objects: BTreeMap<String, Value>,
     /// `METHOD path` of every write that was carried out.
     pub(super) writes: Vec<String>,
+    /// Path of every object that was read.
+    pub(super) reads: Vec<String>,
     /// Requests whose path contains this are held back before they are carried out.
     pub(super) held: Option<&'static str>,
+    /// The same of reads alone.
+    pub(super) held_reads: Option<&'static str>,
     /// How many are held back.
     pub(super) waiting: usize,
     /// A write whose path contains this is refused.
@@ -79,7 +84,7 @@ impl State {
             .collect()
     }
 
-    fn delete(&mut self, path: &str) {
+    pub(super) fn delete(&mut self, path: &str) {
         if let Some(mut object) = self.objects.get(path).cloned() {
             object["metadata"]["deletionTimestamp"] = json!(jiff::Timestamp::now().to_string());
             self.put(path, object);
@@ -287,9 +292,13 @@ impl Api {
             let answer = self.change(|state| state.dry_run(&path, &body));
             return response(answer);
         }
-        self.pass(&path_of(&parts.method, &path, &body)).await;
+        self.pass(&parts.method, &path_of(&parts.method, &path, &body))
+            .await;
         let answer = self.change(|state| {
             let answer = state.answer(&parts.method, &path, &body);
+            if parts.method == Method::GET {
+                state.reads.push(path.clone());
+            }
             if parts.method != Method::GET && answer.0 < 300 {
                 let line = format!("{} {}", parts.method, path_of(&parts.method, &path, &body));
                 state.writes.push(line);
@@ -303,9 +312,13 @@ impl Api {
     }
 
     /// Waits as long as the path is held back; for ever when the server is dead.
-    async fn pass(&self, path: &str) {
+    async fn pass(&self, method: &Method, path: &str) {
         let mut changes = self.changes.subscribe();
-        let held = |state: &State| state.held.is_some_and(|held| path.contains(held));
+        let held = |state: &State| {
+            let reads = state.held_reads.filter(|_| method == Method::GET);
+            let mut parts = state.held.into_iter().chain(reads);
+            parts.any(|held| path.contains(held))
+        };
         if held(&self.state()) {
             self.change(|state| state.waiting += 1);
         }
@@ -342,10 +355,10 @@ impl Api {
         let request = *cluster.listings().borrow();
         let mut mirrors = cluster.mirrors();
         list(&state, request, "nodes", &mut mirrors.nodes, |view| {
-            translate::node(view, &translate::TaintRules::default())
+            translate::node(view, &[], &cluster.labels)
         });
         list(&state, request, "trainingjobs", &mut mirrors.jobs, |job| {
-            MirroredJob::guarded::<TrainingJob>(job, JobKind::TrainingJob)
+            MirroredJob::guarded::<JobView>(job, JobKind::TrainingJob)
         });
         list(
             &state,

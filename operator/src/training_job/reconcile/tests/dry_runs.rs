@@ -1,10 +1,9 @@
 //! The dry run of a job's first pod: asked before nodes are given, once a generation of the spec,
 //! and again with pauses after a refusal.
 
-use crds::TrainingJob;
-
 use super::*;
 use crate::fence::WriteFence;
+use crate::training_job::job_view::JobView;
 
 fn assigned(state: &State, job: &str) -> (String, String) {
     let conditions = state.objects[&path(job)]["status"]["conditions"].clone();
@@ -21,14 +20,6 @@ fn is_refused(state: &State, job: &str) -> bool {
 
 fn starts(state: &State) -> bool {
     phase(state, "big") == "Starting"
-}
-
-/// So many seconds, in which the watches go on.
-async fn pass(api: &Api, leader: &Leader, seconds: usize) {
-    for _ in 0..seconds {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        api.deliver(&leader.cluster);
-    }
 }
 
 /// A new generation of a job's spec.
@@ -147,7 +138,7 @@ async fn unknown_fields_are_refused_unless_the_job_has_run_with_them() {
     let applier = applier(&api, &metrics);
     let fabric = bootstrap::default_fabric(None).unwrap();
     let job = api.state().objects[&path("one")].clone();
-    let mut job: TrainingJob = serde_json::from_value(job).unwrap();
+    let mut job: JobView = serde_json::from_value(job).unwrap();
     assert_eq!(
         applier.dry_run(&job.clone().into(), &fabric).await,
         apply::DryRunAnswer::Accepted
@@ -177,7 +168,7 @@ async fn without_a_fresh_lease_nothing_is_tried() {
     applier.writer = applier.writer.fenced(WriteFence::default());
     let fabric = bootstrap::default_fabric(None).unwrap();
     let job = api.state().objects[&path("one")].clone();
-    let job: TrainingJob = serde_json::from_value(job).unwrap();
+    let job: JobView = serde_json::from_value(job).unwrap();
     assert_eq!(
         applier.dry_run(&job.clone().into(), &fabric).await,
         apply::DryRunAnswer::NotAsked

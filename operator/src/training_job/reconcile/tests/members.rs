@@ -179,11 +179,12 @@ async fn nothing_is_committed_for_an_attempt_that_is_void() {
 
 /// All pods of the only job, with a trainer in this state.
 pub(super) fn pods_are(state: &mut State, trainer: &Value) {
-    for (path, object) in &mut state.objects {
-        if path.contains("/pods/") {
-            object["status"] = json!({"phase": "Running",
-                "containerStatuses": [{"name": "trainer", "state": trainer}]});
-        }
+    let paths = state.objects.keys().filter(|path| path.contains("/pods/"));
+    let paths: Vec<String> = paths.cloned().collect();
+    for path in paths {
+        let status = json!({"phase": "Running",
+            "containerStatuses": [{"name": "trainer", "state": trainer}]});
+        state.says(&path, status);
     }
 }
 

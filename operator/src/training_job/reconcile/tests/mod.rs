@@ -7,6 +7,7 @@ mod dry_runs;
 mod forged;
 mod members;
 mod policies;
+mod templates;
 mod validations;
 
 use std::collections::BTreeSet;
@@ -105,6 +106,7 @@ fn applier(api: &Api, metrics: &Metrics) -> Arc<Applier> {
         },
         masters: Arc::new(api::masters()),
         instance: "operator-0".to_owned(),
+        templates: apply::Templates::default(),
     })
 }
 
@@ -158,6 +160,14 @@ fn lead(api: &Api) -> Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         self.leading.abort();
+    }
+}
+
+/// So many seconds, in which the watches go on.
+async fn pass(api: &Api, leader: &Leader, seconds: usize) {
+    for _ in 0..seconds {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        api.deliver(&leader.cluster);
     }
 }
 
