@@ -11,6 +11,7 @@ pub mod devices;
 pub mod faults;
 pub mod forged;
 pub mod lifecycle;
+pub mod memory;
 pub mod scale;
 pub mod shrink;
 pub mod storage;
@@ -213,6 +214,11 @@ pub const REAL: &[Scenario] = &[
     scenario!(
         Needs::Alone(0),
         volumes::faults::of_two_drained_storage_nodes_one_waits
+    ),
+    // It replaces the operators.
+    scenario!(
+        Needs::Alone(1),
+        memory::large_objects_of_a_tenant_end_no_operator
     ),
     // The agents of all nodes are replaced, or gone: no pod of others starts meanwhile.
     scenario!(Needs::Alone(2), upgrade::chart_upgrade_interrupts_no_job),

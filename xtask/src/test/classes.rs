@@ -160,6 +160,7 @@ pub(crate) const UNITS: &[(&str, &str, When)] = &[
     ("cluster", "volumes::faults::of_two_drained", On(PODS)),
     ("cluster", "volumes::faults::volumes_do_not_need", On(PODS)),
     ("cluster", "shrink::of_a_partition", Always),
+    ("cluster", "memory::", On(MEMORY)),
     ("cluster", "upgrade::", On(API)),
     ("cluster", "upgrade::chart_upgrade", Always),
     ("cluster", "validation::", On(VALIDATION)),
@@ -198,6 +199,15 @@ const API: &[&str] = &[
     "e2e/scenarios/src/scenario",
     "helm/fireflyer",
     "operator/src/training_job",
+];
+
+const MEMORY: &[&str] = &[
+    "crds/src/template.rs",
+    "e2e/scenarios/src/scenario/memory.rs",
+    "operator/src/mirror.rs",
+    "operator/src/training_job/job_view.rs",
+    "operator/src/views",
+    "operator/src/watch",
 ];
 
 const DEVICES: &[&str] = &[
