@@ -32,6 +32,8 @@ pub const FLIGHT_RECORDING: &str = "hfreduce-flight.json";
 pub const STOP: &str = "stop";
 /// Exists when nothing of this pod may run on, because others do its work or did: made by the sidecar. Holds why.
 pub const VOID: &str = "void";
+/// Made when the ranks are to print their stacks, and again each time: by the sidecar. Holds why.
+pub const STACKS: &str = "stacks";
 /// The checkpoint saved because of the stop; written by the lowest rank that is left.
 pub const ACK: &str = "ack.json";
 /// How far training is; written by the lowest rank that is left, forwarded by its sidecar.

@@ -1,5 +1,6 @@
 //! What the sidecar counts. Declared once here; the engine and the rendezvous add to it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ const BUFFERS: [&str; 4] = ["input", "received", "staged", "result"];
 #[derive(Clone, Debug)]
 pub struct Metrics {
     operations: IntCounterVec,
+    /// Operations that succeeded, of all kinds.
+    finished: Arc<AtomicU64>,
     operation_bytes: IntCounterVec,
     operation_seconds: HistogramVec,
     /// Those of a kind and a size, looked up once.
@@ -86,6 +89,7 @@ impl Metrics {
         let memory =
             |access| BUFFERS.map(|buffer| memory_bytes.with_label_values(&[access, buffer]));
         Ok(Self {
+            finished: Arc::default(),
             operations: registry.counters(
                 "fireflyer_hfreduce_operations_total",
                 "Operations that ended, as local ranks called them.",
@@ -224,8 +228,14 @@ impl Metrics {
             .set(i64::from(stands));
     }
 
+    /// Returns the number of operations that have succeeded for local ranks.
+    pub fn finished(&self) -> u64 {
+        self.finished.load(Ordering::Relaxed)
+    }
+
     /// An operation succeeded for a local rank.
     pub fn succeeded(&self, call: &Call, took: Duration) {
+        self.finished.fetch_add(1, Ordering::Relaxed);
         let bytes = call.input_bytes();
         let size = SIZES.iter().position(|(largest, _)| bytes <= *largest);
         let at = call.kind.index() * SIZES.len() + size.unwrap_or(0);

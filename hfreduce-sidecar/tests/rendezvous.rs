@@ -208,9 +208,39 @@ fn the_node_whose_rank_tells_how_far_training_is_passes_it_on_whichever_it_is() 
     };
     run_dir::write(&pods.run_dir(1).join(run_dir::PROGRESS), &progress).unwrap();
     let sent = Some(progress);
-    let (rank, _) = operator
-        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == sent));
+    let (rank, _) = operator.next(
+        |message| matches!(message, ToOperator::Heartbeat { progress, .. } if *progress == sent),
+    );
     assert_eq!(rank, 1);
+    sum(&clients);
+}
+
+#[test]
+fn a_finished_collective_is_told_and_a_question_for_stacks_reaches_the_launchers_folder() {
+    let mut operator = Operator::start();
+    let (pods, clients) = operator.run_gang(2);
+    let finished = |message: &ToOperator| match message {
+        ToOperator::Heartbeat { operations, .. } => *operations,
+        ToOperator::Hello { .. }
+        | ToOperator::Joined { .. }
+        | ToOperator::Suspect { .. }
+        | ToOperator::Recovered { .. }
+        | ToOperator::Stopped { .. }
+        | ToOperator::RankLost
+        | ToOperator::Leaving => None,
+    };
+    let (rank, before) = operator.next(|message| finished(message).is_some());
+    let before = finished(&before);
+    sum(&clients);
+    operator.next(|message| finished(message) > before);
+    let reason = "no progress for 600 s".to_owned();
+    operator.say(rank, &ToSidecar::Stacks { reason });
+    let file = pods.run_dir(rank).join(run_dir::STACKS);
+    wait_until(|| file.exists());
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap(),
+        "no progress for 600 s"
+    );
     sum(&clients);
 }
 
@@ -231,8 +261,9 @@ fn a_running_gang_outlives_its_operator_and_tells_the_next_one_where_it_stands()
     };
     run_dir::write(&pods.run_dir(0).join(run_dir::PROGRESS), &progress).unwrap();
     let sent = Some(progress);
-    operator
-        .next(|message| matches!(message, ToOperator::Heartbeat { progress } if *progress == sent));
+    operator.next(
+        |message| matches!(message, ToOperator::Heartbeat { progress, .. } if *progress == sent),
+    );
     // The replica steps down: it sends everybody to the new leader.
     for rank in 0..2 {
         operator.say(

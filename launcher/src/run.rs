@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use contract::CheckpointRef;
 use contract::run_dir::{self, Roster, StatedCause};
@@ -32,6 +32,8 @@ const VOID_TICK: Duration = Duration::from_secs(1);
 /// folder that shows it late.
 const ROSTER_PATIENCE: Duration = Duration::from_secs(10);
 const ROSTER_TICK: Duration = Duration::from_millis(50);
+/// Has a process that catches it print its stacks: Python's `faulthandler` does, and so the wheel.
+const SIGUSR1: i32 = 10;
 const SIGTERM: i32 = 15;
 
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +112,8 @@ struct Ranks<'a> {
     ack: Option<CheckpointRef>,
     /// Whether nothing of this pod may run on.
     void: bool,
+    /// When it was asked for stacks last.
+    stacks_asked: Option<SystemTime>,
 }
 
 impl<'a> Ranks<'a> {
@@ -127,6 +131,7 @@ impl<'a> Ranks<'a> {
             copies: Vec::with_capacity(2 * count),
             ack: None,
             void: false,
+            stacks_asked: None,
         };
         let share_cores = count > 1 && std::env::var_os("OMP_NUM_THREADS").is_none();
         let streams = (Shared::new(io::stdout()), Shared::new(io::stderr()));
@@ -199,6 +204,7 @@ impl<'a> Ranks<'a> {
         loop {
             self.reap();
             self.end_if_void();
+            self.ask_for_stacks();
             self.step(Input::Tick);
             if self.gang.is_ending() {
                 self.look();
@@ -228,6 +234,34 @@ impl<'a> Ranks<'a> {
             self.void = true;
             report::say(&format!("launcher: the ranks have to end: {reason}"));
             self.step(Input::Void);
+        }
+    }
+
+    /// Has the ranks print their stacks, each time that the sidecar asks for it. A process that
+    /// does not catch the signal would die of it.
+    fn ask_for_stacks(&mut self) {
+        let file = self.args.run_dir.join(run_dir::STACKS);
+        let asked = fs::metadata(&file).and_then(|metadata| metadata.modified());
+        let Some(asked) = asked.ok().filter(|asked| Some(*asked) != self.stacks_asked) else {
+            return;
+        };
+        self.stacks_asked = Some(asked);
+        let reason = fs::read_to_string(&file).unwrap_or_default();
+        let leaders: Vec<Pid> = self.living().collect();
+        if leaders.is_empty() {
+            return;
+        }
+        let processes = processes::that_catch(SIGUSR1, &leaders);
+        report::say(&match processes.len() {
+            0 => format!(
+                "launcher: {reason}; no process catches SIGUSR1, so none is asked for its stack"
+            ),
+            count => {
+                format!("launcher: {reason}; asking {count} processes for their stacks by SIGUSR1")
+            }
+        });
+        for pid in processes {
+            processes::signal(pid, SIGUSR1);
         }
     }
 

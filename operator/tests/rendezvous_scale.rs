@@ -216,7 +216,11 @@ async fn member(gang: Arc<Gang>, rank: usize) {
                 }
             };
             let write = async {
-                let beat = encode(&ToOperator::Heartbeat { progress: None }).unwrap();
+                let beat = encode(&ToOperator::Heartbeat {
+                    progress: None,
+                    operations: None,
+                })
+                .unwrap();
                 let mut second = tokio::time::interval(Duration::from_secs(1));
                 loop {
                     tokio::select! {

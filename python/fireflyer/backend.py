@@ -23,14 +23,15 @@ OLDEST, NEWEST = (2, 5), (2, 15)
 
 
 def register() -> None:
-    """Makes ``hfreduce`` known to ``torch.distributed``. Called by ``import torch``."""
+    """Makes ``hfreduce`` known to ``torch.distributed``, and in a job answers who asks for stacks. Called by ``import torch``."""
     import torch.distributed as dist
     from torch.version import __version__ as torch_version
 
     if not dist.is_available():
         return
-    from . import c10d, rendezvous
+    from . import c10d, rendezvous, stacks
 
+    stacks.install()
     rendezvous.register()
     c10d.install()
     _look_at_version(torch_version)

@@ -312,7 +312,10 @@ fn to_operator(rng: &mut Rng) -> ToOperator {
             features: vec!["retry".to_owned()],
         },
         1 => ToOperator::Joined { epoch },
-        2 => ToOperator::Heartbeat { progress: None },
+        2 => ToOperator::Heartbeat {
+            progress: None,
+            operations: None,
+        },
         3 => ToOperator::Suspect {
             epoch,
             rank: 1,
@@ -339,7 +342,7 @@ fn from_operator(rng: &mut Rng) -> rendezvous::ToSidecar {
         port: 9404,
     };
     let members: Vec<Peer> = (0..rng.below(9) as u32).map(peer).collect();
-    match rng.below(6) {
+    match rng.below(7) {
         0 => rendezvous::ToSidecar::Redirect {
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         },
@@ -358,6 +361,9 @@ fn from_operator(rng: &mut Rng) -> rendezvous::ToSidecar {
                 served: Vec::new(),
                 refused: None,
             }],
+        },
+        5 => rendezvous::ToSidecar::Stacks {
+            reason: "é".repeat(rng.below(300)),
         },
         _ => rendezvous::ToSidecar::Refused {
             void: rng.below(2) == 0,

@@ -15,4 +15,4 @@ pub mod progress;
 pub use checkpoint_ref::CheckpointRef;
 pub use names::{Class, Leaf, NodeName, Zone};
 pub use on_peer_loss::OnPeerLoss;
-pub use progress::Progress;
+pub use progress::{Progress, SignKind};

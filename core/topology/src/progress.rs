@@ -31,6 +31,15 @@ pub struct Progress {
     pub passed_over: Option<String>,
 }
 
+/// A sign that training goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignKind {
+    /// The program reported another step or checkpoint.
+    Step,
+    /// A rank finished a collective.
+    Operation,
+}
+
 /// A sentence that ends up in a status: bounded, and without control characters.
 pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     checked(String::deserialize(deserializer)?)

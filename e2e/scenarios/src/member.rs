@@ -210,6 +210,8 @@ impl Member {
                             }
                             // Said to attempts that go on without lost nodes; these restart.
                             ToSidecar::Revoke { .. } | ToSidecar::Next { .. } => {}
+                            // It has no ranks.
+                            ToSidecar::Stacks { .. } => {}
                             ToSidecar::Go { epoch } => {
                                 let at = started.map_or_else(Instant::now, |started| started.at);
                                 *started = Some(Started { epoch, at });
@@ -220,7 +222,7 @@ impl Member {
                 _ = heartbeat.tick() => {
                     step += 1;
                     let progress = (self.rank == 0 && started.is_some()).then(|| self.progress(step));
-                    stream.write_all(&encode(&ToOperator::Heartbeat { progress })?).await?;
+                    stream.write_all(&encode(&ToOperator::Heartbeat { progress, operations: None })?).await?;
                     if started.is_some_and(|started| started.at.elapsed() >= self.run) {
                         stream.write_all(&encode(&ToOperator::Leaving)?).await?;
                         return Ok(Ended::TimeIsOver);

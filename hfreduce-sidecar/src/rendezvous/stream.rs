@@ -237,8 +237,11 @@ impl Stream {
             }
             if beat.elapsed() >= HEARTBEAT {
                 beat = Instant::now();
-                let progress = self.progress();
-                send(&mut stream, &ToOperator::Heartbeat { progress })?;
+                let heartbeat = ToOperator::Heartbeat {
+                    progress: self.progress(),
+                    operations: Some(self.metrics.finished()).filter(|finished| *finished > 0),
+                };
+                send(&mut stream, &heartbeat)?;
             }
             if read(&mut stream, &mut decoder)? {
                 while let Some(message) = decoder.next()? {
@@ -276,6 +279,18 @@ impl Stream {
         })
     }
 
+    /// Has the ranks of this node print where they are: the launcher looks for the file.
+    fn ask_for_stacks(&self, reason: &str) {
+        warn!(
+            reason,
+            "the job makes no progress: asking the ranks for their stacks"
+        );
+        let file = self.setup.run_dir.join(run_dir::STACKS);
+        if let Err(error) = run_dir::put(&file, reason.as_bytes(), run_dir::READABLE) {
+            warn!(%error, file = %file.display(), "failed to ask the ranks for their stacks");
+        }
+    }
+
     fn on_message(&self, message: ToSidecar) -> Result<(), End> {
         let order = match message {
             ToSidecar::Redirect { address } => return Err(End::Redirect(address)),
@@ -302,6 +317,10 @@ impl Stream {
                 members,
                 resume,
             },
+            ToSidecar::Stacks { reason } => {
+                self.ask_for_stacks(&rendezvous::text(&reason));
+                return Ok(());
+            }
             ToSidecar::Roster { epoch, nodes } => Order::Roster { epoch, nodes },
             ToSidecar::Go { epoch } => Order::Go { epoch },
         };

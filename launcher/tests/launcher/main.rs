@@ -4,4 +4,5 @@
 
 mod ending;
 mod node;
+mod stacks;
 mod stopping;

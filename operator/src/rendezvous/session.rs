@@ -370,7 +370,7 @@ fn inputs(
 ) -> Vec<Input> {
     let shown = match &message {
         ToOperator::Hello { .. } => return Vec::new(),
-        ToOperator::Heartbeat { progress } => progress.clone(),
+        ToOperator::Heartbeat { progress, .. } => progress.clone(),
         ToOperator::Joined { .. }
         | ToOperator::Suspect { .. }
         | ToOperator::Recovered { .. }

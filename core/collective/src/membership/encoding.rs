@@ -87,6 +87,9 @@ pub enum ToOperator {
         /// How far training is; from the node of the lowest rank that is left.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         progress: Option<Progress>,
+        /// Number of operations that the ranks of this node have finished; none where they have finished none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        operations: Option<u64>,
     },
     /// A peer does not answer as it should.
     Suspect {
@@ -172,6 +175,11 @@ pub enum ToSidecar {
         /// Why.
         reason: String,
     },
+    /// The gang makes no progress: the ranks are to print where they are. Only for who announced [`Features::stacks`].
+    Stacks {
+        /// Why.
+        reason: String,
+    },
     /// This sidecar is not wanted.
     Refused {
         /// Why.
@@ -193,26 +201,36 @@ fn sorted<S: Serializer>(resume: &Resume, serializer: S) -> Result<S::Ok, S::Err
 pub struct Features {
     /// [`ToSidecar::Retry`].
     pub retry: bool,
+    /// [`ToSidecar::Stacks`].
+    pub stacks: bool,
 }
 
 impl Features {
     /// What this release understands.
-    pub const OURS: Self = Self { retry: true };
+    pub const OURS: Self = Self {
+        retry: true,
+        stacks: true,
+    };
     const RETRY: &'static str = "retry";
+    const STACKS: &'static str = "stacks";
 
     /// As a hello lists them.
     #[must_use]
     pub fn list(self) -> Vec<String> {
-        let retry = self.retry.then(|| Self::RETRY.to_owned());
-        retry.into_iter().collect()
+        let Self { retry, stacks } = self;
+        let words = [(retry, Self::RETRY), (stacks, Self::STACKS)];
+        let understood = words.into_iter().filter(|(understands, _)| *understands);
+        understood.map(|(_, word)| word.to_owned()).collect()
     }
 
     /// Of a hello. What this release does not know it does not use.
     #[must_use]
     pub fn of(list: &[String]) -> Self {
         let list = &list[..list.len().min(FEATURES_LIMIT)];
+        let has = |word: &str| list.iter().any(|feature| feature == word);
         Self {
-            retry: list.iter().any(|feature| feature == Self::RETRY),
+            retry: has(Self::RETRY),
+            stacks: has(Self::STACKS),
         }
     }
 }
@@ -271,7 +289,7 @@ impl Messages for ToOperator {
 
 impl Messages for ToSidecar {
     const KINDS: &'static [&'static str] = &[
-        "redirect", "roster", "go", "revoke", "next", "retry", "refused",
+        "redirect", "roster", "go", "revoke", "next", "retry", "stacks", "refused",
     ];
 }
 

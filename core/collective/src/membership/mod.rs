@@ -13,6 +13,7 @@
 
 pub mod encoding;
 mod presence;
+mod progress;
 mod recover;
 mod reports;
 mod survivors;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use presence::Summary;
+pub use progress::ProgressSign;
 use recover::Recovery;
 pub use recover::RecoveryPolicy;
 pub use survivors::{MOST_ASKED, Reach, probes, survivors};
@@ -48,6 +50,8 @@ struct Member {
     joined: Option<u64>,
     left: bool,
     last_heartbeat: Duration,
+    /// Number of operations that its ranks had finished, as it said last.
+    operations: u64,
 }
 
 /// How far this leader has brought the epoch.
@@ -89,6 +93,9 @@ pub struct Membership {
     suspects: Suspicions,
     broken: Option<Break>,
     progress: Progress,
+    /// The same as it was reported last.
+    reported: Option<Progress>,
+    newest_sign: Option<ProgressSign>,
     recovery: Recovery,
     /// When this leader began.
     began: Duration,
@@ -131,6 +138,8 @@ impl Membership {
             suspects: Suspicions::default(),
             broken: None,
             progress: Progress::default(),
+            reported: None,
+            newest_sign: None,
             announced: Summary::default(),
         };
         membership.announced = membership.summary();
@@ -160,7 +169,9 @@ impl Membership {
             MembershipEvent::Heartbeat {
                 connection,
                 progress,
+                operations,
             } => {
+                self.note_progress(connection, progress.as_ref(), operations);
                 if !self.heartbeat(connection, progress) {
                     return;
                 }
@@ -374,6 +385,7 @@ impl Membership {
             joined,
             left: false,
             last_heartbeat: self.now,
+            operations: self.members.get(&rank).map_or(0, |known| known.operations),
         };
         let earlier = self.insert(rank, member);
         self.connections.insert(connection, rank);

@@ -142,6 +142,7 @@ impl Membership {
             return;
         }
         self.stage = Stage::Started;
+        self.count_progress_anew();
         self.recovery.since = self.now;
         self.recovery.failed_joins.clear();
         self.send_to_all(MembershipMessage::Go { epoch: self.epoch }, effects);

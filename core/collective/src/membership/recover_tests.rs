@@ -171,6 +171,7 @@ fn a_member_that_lost_only_the_operator_has_its_time_to_dial_again() {
         gang.handle(MembershipEvent::Heartbeat {
             connection: connection(rank),
             progress: None,
+            operations: None,
         });
     });
     gang.handle(MembershipEvent::RankLost {

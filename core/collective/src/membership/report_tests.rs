@@ -118,6 +118,7 @@ fn a_rank_is_quiet_exactly_after_the_limit_and_until_it_sends_again() {
     let beat = |connection| MembershipEvent::Heartbeat {
         connection,
         progress: None,
+        operations: None,
     };
     leader.handle(beat(all[0]));
     assert_eq!(leader.membership.wake_at(), Some(QUIET));
@@ -151,6 +152,7 @@ fn the_newest_checkpoint_wins_whatever_the_order_of_reports() {
         MembershipEvent::Heartbeat {
             connection: all[0],
             progress,
+            operations: None,
         }
     };
     leader.handle(report(20, 10));
@@ -206,6 +208,7 @@ fn a_second_connection_of_a_rank_waits_while_the_first_is_alive_and_then_replace
     leader.handle(MembershipEvent::Heartbeat {
         connection: all[1],
         progress: None,
+        operations: None,
     });
     leader.now = Duration::from_secs(1) + QUIET - Duration::from_nanos(1);
     // Whoever has the key may say so, also with a memory that is none.
@@ -248,6 +251,7 @@ fn a_step_alone_is_no_news_for_the_planner_and_a_checkpoint_is() {
             }),
             passed_over: None,
         }),
+        operations: None,
     };
     assert_eq!(leader.handle(progress(1, None)), []);
     assert_eq!(
@@ -297,6 +301,7 @@ fn anything(membership: &Membership, rng: &mut Rng, connections: &mut u64) -> Me
         6 => MembershipEvent::Heartbeat {
             connection,
             progress: None,
+            operations: None,
         },
         7 => MembershipEvent::Stopped {
             connection,

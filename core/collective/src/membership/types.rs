@@ -51,6 +51,8 @@ pub enum MembershipEvent {
     Heartbeat {
         connection: Connection,
         progress: Option<Progress>,
+        /// Number of operations that its ranks have finished, if any.
+        operations: Option<u64>,
     },
     /// It suspects a peer. Repeated on each new connection as long as it holds.
     Suspect {

@@ -23,9 +23,13 @@ pub fn event(connection: Connection, rank: u32, message: ToOperator) -> Membersh
             joined,
         },
         ToOperator::Joined { epoch } => MembershipEvent::Joined { connection, epoch },
-        ToOperator::Heartbeat { progress } => MembershipEvent::Heartbeat {
+        ToOperator::Heartbeat {
+            progress,
+            operations,
+        } => MembershipEvent::Heartbeat {
             connection,
             progress,
+            operations,
         },
         ToOperator::Suspect {
             epoch,

@@ -131,7 +131,10 @@ fn to_operator() -> Vec<ToOperator> {
             features: Vec::new(),
         },
         ToOperator::Joined { epoch: 2 },
-        ToOperator::Heartbeat { progress: None },
+        ToOperator::Heartbeat {
+            progress: None,
+            operations: None,
+        },
         ToOperator::Heartbeat {
             progress: Some(Progress {
                 step: 41,
@@ -139,6 +142,11 @@ fn to_operator() -> Vec<ToOperator> {
                 checkpoint: Some(checkpoint),
                 passed_over: Some("why".to_owned()),
             }),
+            operations: None,
+        },
+        ToOperator::Heartbeat {
+            progress: None,
+            operations: Some(7),
         },
         ToOperator::Suspect {
             epoch: 2,
@@ -231,8 +239,12 @@ fn messages_keep_their_bytes() {
         .into_iter()
         .map(|message| encode(&to_sidecar(&message)).unwrap());
     let redirect = encode(&redirect).unwrap();
+    let stacks = ToSidecar::Stacks {
+        reason: "why".to_owned(),
+    };
+    let stacks = encode(&stacks).unwrap();
     let mut all = String::new();
-    for frame in to_operator.chain(to_sidecar).chain([redirect]) {
+    for frame in to_operator.chain(to_sidecar).chain([redirect, stacks]) {
         let (length, body) = frame.split_first_chunk::<4>().unwrap();
         assert_eq!(u32::from_le_bytes(*length) as usize, body.len());
         all += std::str::from_utf8(body).unwrap();

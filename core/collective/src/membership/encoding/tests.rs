@@ -16,7 +16,10 @@ fn spoken() -> Vec<ToOperator> {
             features: Features::OURS.list(),
         },
         ToOperator::Joined { epoch: 1 },
-        ToOperator::Heartbeat { progress: None },
+        ToOperator::Heartbeat {
+            progress: None,
+            operations: Some(7),
+        },
         ToOperator::Suspect {
             epoch: 1,
             rank: 3,
@@ -121,6 +124,9 @@ fn every_kind_is_known() {
         ToSidecar::Retry {
             reason: reason.clone(),
         },
+        ToSidecar::Stacks {
+            reason: reason.clone(),
+        },
         ToSidecar::Refused {
             reason,
             void: false,
@@ -137,6 +143,20 @@ fn features_that_are_not_known_are_not_used_and_those_that_are_arrive() {
         serde_json::json!({"kind": "hello", "version": "0", "address": "192.0.2.1", "port": 1});
     let hello: ToOperator = serde_json::from_value(old).unwrap();
     assert!(matches!(hello, ToOperator::Hello { features, .. } if features.is_empty()));
+}
+
+#[test]
+fn what_an_older_sidecar_says_of_progress_and_what_a_later_one_adds_are_read() {
+    let read = |text: &str| serde_json::from_str::<ToOperator>(text).unwrap();
+    let beat = |operations| ToOperator::Heartbeat {
+        progress: None,
+        operations,
+    };
+    assert_eq!(read(r#"{"kind":"heartbeat"}"#), beat(None));
+    let later = r#"{"kind":"heartbeat","operations":7,"temperature":[1]}"#;
+    assert_eq!(read(later), beat(Some(7)));
+    let before = Features::of(&["retry".to_owned()]);
+    assert!(before.retry && !before.stacks);
 }
 
 #[test]

@@ -274,6 +274,7 @@ impl World {
         self.report(node, |connection| MembershipEvent::Heartbeat {
             connection,
             progress: None,
+            operations: None,
         });
         let heartbeat = Event::Heartbeat { node };
         self.hosts.after(1000 * MS, To::Process(node), heartbeat);
