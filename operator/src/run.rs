@@ -153,6 +153,7 @@ async fn operate(
     let (role_sender, role) = watch::channel(Role::Standby { leader: None });
     let (reports_sender, reports) = watch::channel(Reports::default());
     let (gone_sender, gone) = watch::channel(Vec::new());
+    let (stalled_sender, stalled) = watch::channel(Vec::new());
     let settings = Settings {
         sidecar_image,
         validator_image,
@@ -181,6 +182,7 @@ async fn operate(
         rendezvous::Planner {
             reports: reports_sender,
             gone,
+            stalled,
         },
         metrics.clone(),
         shutdown.clone(),
@@ -199,6 +201,7 @@ async fn operate(
         default_fabric,
         reports,
         gone_sender,
+        stalled_sender,
         metrics.clone(),
     )
     .watched_by(watchdog);

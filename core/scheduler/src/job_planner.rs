@@ -11,7 +11,7 @@ use crate::assign::Placement;
 use crate::capacity::noun;
 use crate::filter::Waiting;
 use crate::ledger::JobView;
-use crate::plan::{Action, JobEvent, NewAttempt, PlacedNode};
+use crate::plan::{Action, JobEvent, NewAttempt, PlacedNode, Stalled};
 use crate::policy::Policy;
 use crate::snapshot::{Job, Pod};
 use crate::status::{AttemptRecord, ConditionKind, JobPhase, JobStatus};
@@ -34,6 +34,8 @@ pub(crate) struct JobPlanner<'a> {
     pub(crate) actions: Vec<Action>,
     /// Number of the attempt for which it wants nodes.
     pub(crate) want: Option<u32>,
+    /// Set while its gang makes no progress and its ranks are to say where they are.
+    pub(crate) stalled: Option<Stalled>,
     policy: &'a Policy,
     pub(crate) now: Timestamp,
 }
@@ -53,6 +55,7 @@ impl<'a> JobPlanner<'a> {
             event: None,
             actions: Vec::new(),
             want: None,
+            stalled: None,
             policy,
             now,
         }

@@ -12,6 +12,7 @@ use crate::node::{GangLiveness, State, States, Wish};
 use crate::plan::JobPlan;
 use crate::policy::Policy;
 use crate::snapshot::{Absent, Attempt, Doubt, Job, JobKey, Node, Pod, PodState, Snapshot, Stuck};
+use crate::stall::GangProgress;
 use crate::status::JobPhase;
 use crate::time::Timestamp;
 
@@ -80,6 +81,7 @@ pub(crate) struct Ledger<'a> {
     superseded: BTreeSet<&'a JobKey>,
     absent: &'a BTreeSet<Absent>,
     liveness: &'a BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
+    progress: &'a BTreeMap<(JobKey, u32), GangProgress>,
     /// Until then a sidecar without heartbeats may only not have dialled yet.
     heartbeats_known_at: Timestamp,
     unreadable: BTreeSet<&'a JobKey>,
@@ -170,6 +172,7 @@ impl<'a> Ledger<'a> {
             superseded: BTreeSet::new(),
             absent: &snapshot.absent,
             liveness: &snapshot.liveness,
+            progress: &snapshot.progress,
             heartbeats_known_at: snapshot.heartbeats_known_at,
             unreadable: snapshot.unreadable.iter().collect(),
             pods_as_of: snapshot.pods_as_of.unwrap_or(now).min(now),
@@ -229,18 +232,9 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// Whether the sidecar of a node had dialled this operator for an attempt, has not left, and is
-    /// silent.
-    pub(crate) fn is_quiet(&self, attempt: &Attempt, node: &NodeName) -> bool {
-        let gang = self.liveness.get(&(attempt.job.clone(), attempt.number));
-        gang.is_some_and(|gang| gang.quiet.contains(node))
-    }
-
-    /// Whether it is known what pods have done up to when a node whose Lease ran out was no longer
-    /// heard. Else `wake` is lowered to when to look again.
-    pub(crate) fn has_news_of_pods(&self, node: &NodeName, wake: &mut Wake) -> bool {
-        let since = self.unheard_since.get(node);
-        since.is_none_or(|since| self.is_over_for_pods(*since, wake))
+    /// The progress of an attempt, as far as it is known.
+    pub(crate) fn progress(&self, attempt: &Attempt) -> Option<&'a GangProgress> {
+        self.progress.get(&(attempt.job.clone(), attempt.number))
     }
 
     /// Whether sidecars may still have to dial this operator.

@@ -26,6 +26,7 @@ mod release;
 mod shrink;
 mod sights;
 mod snapshot;
+mod stall;
 mod status;
 mod time;
 
@@ -33,7 +34,7 @@ pub use avoid::{Avoided, EndCause};
 pub use check::{PlanViolation, check, vet};
 pub use jitter::jitter;
 pub use node::{GangLiveness, NodeReason, Ready, State, States, Storm, Wish};
-pub use plan::{Action, Gone, JobEvent, JobPlan, NewAttempt, PlacedNode, Plan};
+pub use plan::{Action, Gone, JobEvent, JobPlan, NewAttempt, PlacedNode, Plan, Stalled};
 pub use planner::{plan, plan_with};
 pub use policy::{Backoff, Policy};
 pub use promise::Promise;
@@ -42,6 +43,7 @@ pub use snapshot::{
     Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, JobKind, Node,
     Pod, PodState, Preparation, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
 };
+pub use stall::{GangProgress, ProgressSign, StacksAsked};
 pub use status::{
     AttemptRecord, CommittedMembers, CompletedRanks, Condition, ConditionKind, Failure, JobPhase,
     JobStatus,

@@ -217,7 +217,10 @@ impl<'a> JobPlanner<'a> {
             GangState::Preparing(pod) => self.preparing(pod),
             GangState::Incomplete(_) if self.is_held(wake) => self.held(),
             GangState::Incomplete(ranks) => self.complete(attempt, ranks, ledger),
-            GangState::Up => self.up(),
+            GangState::Up => {
+                self.up();
+                self.watch_progress(attempt, ledger, wake);
+            }
         }
     }
 

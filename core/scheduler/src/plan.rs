@@ -32,6 +32,22 @@ pub struct Plan {
     pub dry_runs: Vec<JobKey>,
     /// What gangs that may go on without lost nodes have to know. Stays until they have.
     pub gone: Vec<Gone>,
+    /// Gangs whose ranks are to be asked where they are, because they make no progress. Stays until
+    /// that is answered, or they do.
+    pub stalled: Vec<Stalled>,
+}
+
+/// A gang that makes no progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// The job.
+    pub job: JobKey,
+    /// The attempt.
+    pub attempt: u32,
+    /// When its newest sign of progress was heard.
+    pub since: Timestamp,
+    /// Sentence that says how long nothing has moved, and what moved last.
+    pub message: String,
 }
 
 /// Members of a gang that are known to be gone: the others need not wait for them.

@@ -32,6 +32,7 @@ pub fn plan_with<'a>(
     let mut wake = Wake::default();
     let mut jobs = Vec::new();
     let mut planners = Vec::new();
+    let mut stalled = Vec::new();
     for (key, view) in ledger.views() {
         if ledger.is_untouchable(key) {
             continue;
@@ -63,6 +64,7 @@ pub fn plan_with<'a>(
     for mut planner in planners {
         planner.record();
         planner.take_note();
+        stalled.extend(planner.stalled.take());
         planner.sweep(&ledger, &mut wake);
         planner.release_pods(&ledger, &mut wake);
         let status = &planner.status;
@@ -89,6 +91,7 @@ pub fn plan_with<'a>(
         confirm: doubts(&ledger),
         dry_runs,
         gone: gone(&ledger),
+        stalled,
     }
 }
 

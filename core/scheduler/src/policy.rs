@@ -38,6 +38,9 @@ pub struct Policy {
     /// (counts against `max_restarts`). The job's `exit`, which the launcher gives the other ranks
     /// of the pod, comes on top.
     pub stuck_patience: Duration,
+    /// The ranks of a gang that makes no progress have so long to print their stacks; then its
+    /// attempt ends.
+    pub stack_patience: Duration,
     /// What pods that cannot save get between SIGTERM and SIGKILL on top of their job's `exit`, for
     /// last output and the sidecar. Survivors of a failure are gone within 5 s by default, counted
     /// from the moment in which the first rank ended: at most 1.5 s in which its launcher ends the
@@ -108,6 +111,7 @@ impl Default for Policy {
             start_told_after: Duration::from_secs(60),
             settle: Duration::from_secs(1),
             stuck_patience: Duration::from_secs(4),
+            stack_patience: Duration::from_secs(10),
             exit_margin: Duration::from_secs(1),
             orphan_grace: Duration::from_secs(2),
             leave_patience: Duration::from_secs(30),

@@ -13,6 +13,7 @@ use topology::{CheckpointRef, Class, Leaf, NodeName, Zone};
 
 use crate::node::{GangLiveness, Ready, Wish};
 use crate::plan::JobPlan;
+use crate::stall::GangProgress;
 use crate::status::JobStatus;
 use crate::time::Timestamp;
 
@@ -42,9 +43,8 @@ pub struct Snapshot {
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
     pub liveness: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
-    /// Since when no sidecar is heard on a node whose Lease ran out. Filled in by
-    /// [`crate::Sights`].
-    pub unheard_since: BTreeMap<NodeName, Timestamp>,
+    /// The progress of each gang, as far as it knows. One that is not here is not heard.
+    pub progress: BTreeMap<(JobKey, u32), GangProgress>,
     /// Until then a sidecar that has not connected to this operator counts as alive: it may only
     /// have just started. Filled in by [`crate::Sights`].
     pub heartbeats_known_at: Timestamp,
@@ -234,6 +234,8 @@ pub struct Job {
     pub grace: Duration,
     /// How long its processes may take to end once one has failed.
     pub exit: Duration,
+    /// A gang that makes no progress for so long is ended, if any.
+    pub stall: Option<Duration>,
     /// Failures of the program that are forgiven.
     pub max_restarts: u32,
     /// Whether its gang, once it runs, goes on without nodes that are lost.

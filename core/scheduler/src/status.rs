@@ -71,6 +71,8 @@ pub enum ConditionKind {
     AssignmentUnproved,
     /// Several attempts in a row ended before the job ran. The message says what to do.
     Stuck,
+    /// The attempt has trained for as long as it may without progress, and never gave a sign of it.
+    ProgressUnknown,
 }
 
 impl ConditionKind {
@@ -86,11 +88,12 @@ impl ConditionKind {
             Self::Failed => "Failed",
             Self::AssignmentUnproved => "AssignmentUnproved",
             Self::Stuck => "Stuck",
+            Self::ProgressUnknown => "ProgressUnknown",
         }
     }
 
     /// All kinds, in the order in which they are shown.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Assigned,
         Self::Running,
         Self::CheckpointDurable,
@@ -100,6 +103,7 @@ impl ConditionKind {
         Self::Failed,
         Self::AssignmentUnproved,
         Self::Stuck,
+        Self::ProgressUnknown,
     ];
 }
 

@@ -43,6 +43,16 @@ pub const NEVER_LEAVES: &str = r#"trap '' TERM
 sh -c 'echo $PPID' > "/dev/shm/rank-$LOCAL_RANK"
 while :; do sleep 1; done"#;
 
+/// A trainer in shell that reports step 41 and loops from then on; a later attempt ends well at once. Each rank says where
+/// it is when it is asked.
+pub const HANGS_ONCE: &str = r#"trap 'echo "rank $RANK stands in a loop"' USR1
+[ "$FIREFLYER_ATTEMPT" -gt 1 ] && exit 0
+if [ "$RANK" = 0 ]; then
+  echo '{"step":41}' > /run/fireflyer/progress.tmp
+  mv /run/fireflyer/progress.tmp /run/fireflyer/progress.json
+fi
+while :; do sleep 0.2; done"#;
+
 /// Like [`RUNS_UNTIL_ASKED`], but takes a step a second, from the one after that it resumes.
 pub const COUNTS: &str = r#"trap '' TERM
 i=${FIREFLYER_RESUME##*step-}; i=$((${i:--1}+1))

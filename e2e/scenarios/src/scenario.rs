@@ -100,6 +100,10 @@ pub const REAL: &[Scenario] = &[
         faults::survivors_that_cannot_save_are_removed_at_once
     ),
     scenario!(
+        Needs::Nodes(2),
+        faults::job_without_progress_says_where_it_stands_and_starts_again
+    ),
+    scenario!(
         Needs::Nodes(1),
         faults::failing_program_ends_with_its_last_words
     ),

@@ -59,6 +59,7 @@ pub fn job(
         suspend: false,
         grace: Duration::from_secs(GRACE_SECONDS.into()),
         exit: EXIT,
+        stall: None,
         max_restarts: 0,
         shrinks: false,
         ttl: workload.ttl(),

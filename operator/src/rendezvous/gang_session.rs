@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use collective::membership::encoding::{Features, ToSidecar, encode, to_sidecar};
+use collective::membership::encoding::{Features, ToSidecar, encode, text, to_sidecar};
 use collective::membership::{
     Commit, Connection, HelloRefusal, Membership, MembershipMessage, Progress, SuspicionReason,
 };
-use scheduler::{CheckpointReport, GangLiveness, Stuck, Timestamp};
+use scheduler::{
+    CheckpointReport, GangLiveness, GangProgress, ProgressSign, StacksAsked, Stalled, Stuck,
+    Timestamp,
+};
 use tokio::sync::mpsc;
 use topology::OnPeerLoss;
 use tracing::error;
@@ -27,6 +30,15 @@ pub(super) struct Outbox {
     pub(super) features: Features,
 }
 
+/// Urgency of news for the planner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// Somebody waits for it: the planner looks at once.
+    Urgent,
+    /// The planner learns of it when it looks.
+    Quiet,
+}
+
 pub(super) struct GangSession {
     pub(super) gang: Arc<Gang>,
     pub(super) membership: Membership,
@@ -39,6 +51,11 @@ pub(super) struct GangSession {
     pub(super) liveness: Arc<GangLiveness>,
     /// Whether that may have changed since.
     pub(super) is_news: bool,
+    /// Its progress, as published last.
+    pub(super) progress: GangProgress,
+    /// When the sign was heard after which its ranks were asked for their stacks, and when and on
+    /// how many nodes they were.
+    asked: Option<(Timestamp, StacksAsked)>,
     /// What was encoded last, while it goes to one sidecar after the other.
     encoded: Option<(Arc<MembershipMessage>, Frame)>,
 }
@@ -54,6 +71,8 @@ impl GangSession {
             report: None,
             liveness: Arc::default(),
             is_news: true,
+            progress: GangProgress::default(),
+            asked: None,
             encoded: None,
         }
     }
@@ -79,6 +98,71 @@ impl GangSession {
             self.liveness = Arc::new(liveness);
         }
         news
+    }
+
+    /// Looks again how far the gang is, with `clock` for what time it was when something was heard.
+    /// None when nothing has changed.
+    pub(super) fn refresh_progress(
+        &mut self,
+        clock: impl Fn(Duration) -> Timestamp,
+    ) -> Option<News> {
+        let old = &self.progress;
+        let newest = self.membership.newest_sign().map(|sign| ProgressSign {
+            at: clock(sign.at),
+            kind: sign.kind,
+        });
+        let progress = GangProgress {
+            newest,
+            step: self.membership.reported_step(),
+            is_heard: self.membership.is_heard(),
+            asked: self.asked_after(newest),
+        };
+        if progress == *old {
+            return None;
+        }
+        let is_urgent = progress.is_heard != old.is_heard
+            || progress.asked != old.asked
+            || progress.newest.is_some() != old.newest.is_some();
+        self.progress = progress;
+        Some(match is_urgent {
+            true => News::Urgent,
+            false => News::Quiet,
+        })
+    }
+
+    /// Asks the ranks of all nodes where they are, unless they were asked already or have moved
+    /// since.
+    pub(super) fn ask_for_stacks(&mut self, why: &Stalled, now: Timestamp) -> Option<StacksAsked> {
+        let newest = self.progress.newest.filter(|sign| sign.at == why.since);
+        if newest.is_none() || self.asked_after(newest).is_some() {
+            return None;
+        }
+        let reason = text(&why.message);
+        let frame: Frame = match encode(&ToSidecar::Stacks { reason }) {
+            Ok(frame) => frame.into(),
+            Err(error) => {
+                error!(job = %self.gang.job, %error, "failed to encode a message to the sidecars");
+                return None;
+            }
+        };
+        // An older one would skip the message.
+        let outboxes = self.outboxes.values();
+        let able = outboxes.filter(|outbox| outbox.features.stacks);
+        let sent = able.filter(|outbox| outbox.frames.try_send(Arc::clone(&frame)).is_ok());
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let asked = StacksAsked {
+            at: now,
+            nodes: count(sent.count()),
+            of: count(self.membership.size()),
+        };
+        self.asked = Some((why.since, asked));
+        Some(asked)
+    }
+
+    /// Returns that its ranks were asked for their stacks, if they gave no sign since.
+    fn asked_after(&self, newest: Option<ProgressSign>) -> Option<StacksAsked> {
+        let (since, asked) = self.asked?;
+        newest.filter(|sign| sign.at == since).map(|_| asked)
     }
 
     /// Notes that those who are left cannot go on; true when that is new. A gang that restarts

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use collective::membership::{Commit, Connection, MembershipEffect, MembershipEvent};
 use contract::identity::JobId;
-use scheduler::{Gone, JobKey, Stuck, Timestamp};
+use scheduler::{Gone, JobKey, Stalled, Stuck, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use topology::{NodeName, OnPeerLoss};
@@ -19,7 +19,7 @@ use crate::leader::Role;
 use crate::metrics::Metrics;
 use crate::rendezvous::deferred::DeferredInputs;
 use crate::rendezvous::directory::{Directory, Gang, GangRefusal};
-use crate::rendezvous::gang_session::{GangSession, Outbox};
+use crate::rendezvous::gang_session::{GangSession, News, Outbox};
 use crate::rendezvous::large::LargeFramePermit;
 use crate::rendezvous::store::CommitStore;
 use crate::training_job::observe::Reports;
@@ -178,6 +178,8 @@ pub struct Planner {
     pub reports: watch::Sender<Reports>,
     /// Members that are known to be gone.
     pub gone: watch::Receiver<Vec<Gone>>,
+    /// Gangs whose ranks are to be asked for their stacks.
+    pub stalled: watch::Receiver<Vec<Stalled>>,
 }
 
 struct Gangs {
@@ -210,6 +212,7 @@ impl Gangs {
                 biased;
                 Ok(()) = role.changed() => self.forget(),
                 Ok(()) = self.planner.gone.changed() => self.tell_gone(),
+                Ok(()) = self.planner.stalled.changed() => self.ask_for_stacks(),
                 _ = tick.tick() => self.tick(),
                 _ = sweep.tick() => self.sweep(),
                 input = inputs.recv() => match input {
@@ -381,6 +384,41 @@ impl Gangs {
         }
     }
 
+    /// Asks the ranks of gangs without progress where they are.
+    fn ask_for_stacks(&mut self) {
+        self.publish_progress();
+        let stalled = self.planner.stalled.borrow_and_update().clone();
+        for one in stalled {
+            let Some(session) = self.gangs.get_mut(&(one.job.clone(), one.attempt)) else {
+                continue;
+            };
+            if let Some(asked) = session.ask_for_stacks(&one, clock::now()) {
+                let (job, attempt, reason) = (&one.job, one.attempt, &one.message);
+                info!(%job, attempt, reason, nodes = asked.nodes, "asked the ranks for their stacks");
+            }
+        }
+        self.publish_progress();
+    }
+
+    /// Publishes how far gangs are. A newer sign of progress alone wakes nobody.
+    fn publish_progress(&mut self) {
+        let began = self.started.into_std();
+        let mut changes = Vec::new();
+        let mut is_news = false;
+        for (key, session) in &mut self.gangs {
+            if let Some(news) = session.refresh_progress(|at| clock::at(began + at)) {
+                is_news |= news == News::Urgent;
+                changes.push((key.clone(), session.progress.clone()));
+            }
+        }
+        if !changes.is_empty() {
+            self.publish(|known| {
+                known.progress.extend(changes);
+                is_news
+            });
+        }
+    }
+
     fn show(&self, job: &JobKey, progress: &collective::membership::Progress) {
         let labels = [&*job.namespace, &*job.name];
         let step = i64::try_from(progress.step).unwrap_or(i64::MAX);
@@ -403,6 +441,7 @@ impl Gangs {
             self.handle(&key, MembershipEvent::Tick);
         }
         self.publish_liveness();
+        self.publish_progress();
     }
 
     /// Only at ticks: while a large gang joins, each hello is a change.
@@ -535,6 +574,7 @@ impl Gangs {
                 known.checkpoints.remove(key);
                 known.stuck.remove(key);
                 known.gangs.remove(key);
+                known.progress.remove(key);
             }
             known.suspects.len() != suspects || !over.is_empty()
         });

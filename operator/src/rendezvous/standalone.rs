@@ -163,9 +163,11 @@ pub(super) async fn serve_one(
     let (_leading, role) = watch::channel(Role::Leading);
     let (sender, reports) = watch::channel(Reports::default());
     let (_nobody_looks, gone) = watch::channel(Vec::new());
+    let (_nobody_counts, stalled) = watch::channel(Vec::new());
     let planner = Planner {
         reports: sender,
         gone,
+        stalled,
     };
     let directory = Arc::new(Alone {
         one,

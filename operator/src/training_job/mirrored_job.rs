@@ -123,6 +123,7 @@ impl Over {
             suspend: false,
             grace: Duration::ZERO,
             exit: Duration::ZERO,
+            stall: None,
             max_restarts: 0,
             shrinks: false,
             ttl: self.ttl,

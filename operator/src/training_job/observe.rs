@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use crds::fabric::{FabricSpec, NodeClass};
 use scheduler::{
-    CheckpointReport, GangLiveness, Job, JobKey, Pod, Policy, Snapshot, Stuck, Timestamp,
+    CheckpointReport, GangLiveness, GangProgress, Job, JobKey, Pod, Policy, Snapshot, Stuck,
+    Timestamp,
 };
 use topology::NodeName;
 
@@ -37,6 +38,9 @@ pub struct Reports {
     pub stuck: BTreeMap<(JobKey, u32), Stuck>,
     /// Which nodes are alive, for each attempt whose sidecars have dialled this leader.
     pub gangs: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
+    /// Progress of each of them. A newer sign of progress alone is no news: it is here, and wakes
+    /// nobody.
+    pub progress: BTreeMap<(JobKey, u32), GangProgress>,
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
@@ -96,6 +100,7 @@ pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Opt
         is_stale: false,
         unreadable,
         liveness: reports.gangs.clone(),
+        progress: reports.progress.clone(),
         heartbeats_known_at: Timestamp::default(),
         unheard_since: BTreeMap::new(),
         reports: reports.checkpoints.values().cloned().collect(),

@@ -18,7 +18,7 @@ use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{
-    Departed, Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights, Snapshot,
+    Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights, Snapshot, Stalled,
     States, Timestamp,
 };
 use tokio::sync::watch;
@@ -65,6 +65,8 @@ pub struct Reconciler {
     reports: watch::Receiver<Reports>,
     /// What gangs have to know.
     gone: watch::Sender<Vec<Gone>>,
+    /// Gangs whose ranks are asked for their stacks.
+    stalled: watch::Sender<Vec<Stalled>>,
     metrics: Metrics,
     pauses: Pauses,
     /// Before a listing that answers this request is complete, nothing is planned: what an earlier
@@ -125,6 +127,7 @@ impl Reconciler {
         default_fabric: FabricSpec,
         reports: watch::Receiver<Reports>,
         gone: watch::Sender<Vec<Gone>>,
+        stalled: watch::Sender<Vec<Stalled>>,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -133,6 +136,7 @@ impl Reconciler {
             default_fabric,
             reports,
             gone,
+            stalled,
             metrics,
             pauses: Pauses::default(),
             barrier: 0,
@@ -195,6 +199,7 @@ impl Reconciler {
     /// Does not lead any more: what was seen then is not for gangs that meet when it leads again.
     pub fn rest(&self) {
         self.gone.send_replace(Vec::new());
+        self.stalled.send_replace(Vec::new());
         self.seen.send_replace(None);
         self.watchdog.rest();
     }
@@ -229,13 +234,8 @@ impl Reconciler {
             .send_replace(Some(fabric::seen(&observed.snapshot, &states)));
         drop(states);
 
-        self.gone.send_if_modified(|known| {
-            let news = *known != plan.gone;
-            if news {
-                known.clone_from(&plan.gone);
-            }
-            news
-        });
+        tell(&self.gone, &plan.gone);
+        tell(&self.stalled, &plan.stalled);
         let wake_at = plan.wake_at;
         let read_at = under_way.doubts.ask(&self.applier, &plan.confirm);
         let try_at = under_way
@@ -505,6 +505,17 @@ impl Sweep {
 /// others however large the cluster is.
 fn pause_after(pass: Duration) -> Duration {
     (pass * 4).clamp(DEBOUNCE, LONGEST_PAUSE)
+}
+
+/// Tells gangs something, if it is news.
+fn tell<T: Clone + PartialEq>(to: &watch::Sender<Vec<T>>, what: &[T]) {
+    to.send_if_modified(|known| {
+        let news = known.as_slice() != what;
+        if news {
+            *known = what.to_vec();
+        }
+        news
+    });
 }
 
 /// Waits for news of the cluster or of the gangs.

@@ -63,29 +63,12 @@ impl<'a> JobPlanner<'a> {
             self.give_up(Some(node), EndCause::ProgramFailed.as_str(), message);
             return;
         }
-        let allowed = self.job.max_restarts;
         self.forget_old_restarts();
         if let Some(cause) = &exit.cause {
             self.could_not_resume(&message, cause, ledger);
-        } else if self.status.restarts < allowed {
-            self.status.restarts += 1;
-            self.status.restart_times.push(self.now);
-            let backoff = self.policy.failure_backoff;
-            self.status.retry_at = Some(backoff.after(self.now, self.status.restarts));
-            self.void("Failed", &message);
-            self.keep_place(ledger);
+        } else if self.charge("Failed", &message, ledger) {
             let cause = EndCause::ProgramFailed;
             remember(&mut self.status, node.clone(), cause, self.policy, self.now);
-            let nth = self.status.restarts;
-            self.warn(
-                "Restarting",
-                format!("{message}; restart {nth} of {allowed}"),
-            );
-        } else {
-            let text = format!("{message}; all {allowed} restarts are used up");
-            self.end(JobPhase::Failed, "Failed", &message);
-            self.set(Failed, true, "TooManyRestarts", &text);
-            self.warn("Failed", text);
         }
         self.status.failure = Some(Failure {
             attempt: self.status.attempt,
@@ -94,6 +77,45 @@ impl<'a> JobPlanner<'a> {
             message,
             log: exit.log.clone(),
         });
+    }
+
+    /// The program makes no progress: that is charged like a failure, and no node is known to be at
+    /// fault.
+    pub(crate) fn stall(&mut self, message: String, ledger: &Ledger<'a>) {
+        self.forget_old_restarts();
+        self.charge("Stalled", &message, ledger);
+        self.status.failure = Some(Failure {
+            attempt: self.status.attempt,
+            node: None,
+            rank: None,
+            message,
+            log: None,
+        });
+    }
+
+    /// Charges the end of the attempt to the program, and gives up when that happened too often.
+    /// Returns whether there is another attempt.
+    fn charge(&mut self, reason: &'static str, message: &str, ledger: &Ledger<'a>) -> bool {
+        let allowed = self.job.max_restarts;
+        if self.status.restarts >= allowed {
+            let text = format!("{message}; all {allowed} restarts are used up");
+            self.end(JobPhase::Failed, reason, message);
+            self.set(Failed, true, "TooManyRestarts", &text);
+            self.warn("Failed", text);
+            return false;
+        }
+        self.status.restarts += 1;
+        self.status.restart_times.push(self.now);
+        let backoff = self.policy.failure_backoff;
+        self.status.retry_at = Some(backoff.after(self.now, self.status.restarts));
+        self.void(reason, message);
+        self.keep_place(ledger);
+        let nth = self.status.restarts;
+        self.warn(
+            "Restarting",
+            format!("{message}; restart {nth} of {allowed}"),
+        );
+        true
     }
 
     /// It is tried once.

@@ -64,6 +64,7 @@ pub(crate) fn job(name: &str, nodes: u32) -> Job {
         suspend: false,
         grace: GRACE,
         exit: EXIT,
+        stall: None,
         max_restarts: 3,
         shrinks: false,
         ttl: None,

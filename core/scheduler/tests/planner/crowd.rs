@@ -63,8 +63,9 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
             one.zone_policy = ZonePolicy::Single;
         }
         let mut program = program(rng, 200);
-        if prepares {
-            program.init = steps(rng, 90);
+        if rng.chance(1, 4) {
+            one.stall = Some(Duration::from_secs(60));
+            program.hangs.push_back(rng.range(0..100_000));
         }
         world.submit(one, program);
         if rng.chance(1, 3) {

@@ -30,7 +30,7 @@ mod repeated;
 mod shrunken;
 mod speed;
 mod stale;
-mod starting;
+mod stall;
 mod under_way;
 mod validation;
 mod world;

@@ -27,6 +27,7 @@ pub(crate) fn validation(name: &str, node: &str) -> Job {
         pin: Some(node.into()),
         class: "".into(),
         procs_per_node: None,
+        stall: None,
         max_restarts: 0,
         grace: Duration::from_secs(5),
         ..job(name, 1)

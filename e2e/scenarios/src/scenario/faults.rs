@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::context::{Context, has_ended, leader_node, victim};
-use crate::jobs::{NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE, TestJob};
+use crate::jobs::{HANGS_ONCE, NEVER_LEAVES, RUNS_UNTIL_ASKED, SAVES_AT_ONCE, TestJob};
 use crate::scenario::{NODE_LOSS, START};
 
 /// Survivors that cannot save are gone within 5 s; ten times that is the limit.
@@ -101,6 +101,44 @@ pub async fn survivors_that_cannot_save_are_removed_at_once(context: Context) ->
         "attempt {} after {} restarts, not 2 after 1",
         status.attempt,
         status.restarts
+    );
+    Ok(())
+}
+
+pub async fn job_without_progress_says_where_it_stands_and_starts_again(
+    context: Context,
+) -> Result<()> {
+    let stall = Duration::from_secs(60);
+    let policy = json!({"stallSeconds": stall.as_secs()});
+    let job = TestJob::shell("hung", 2, HANGS_ONCE).with("failurePolicy", policy);
+    context.start(&job).await?;
+    // Before its pods go, 10 s later.
+    context
+        .eventually("both ranks say where they stand", START + stall, || async {
+            for rank in 0..2 {
+                let log = context.log("hung", 1, rank).await?;
+                if !log.contains(&format!("rank {rank} stands in a loop")) {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(()))
+        })
+        .await?;
+    let ended = context.reaches("hung", Phase::Succeeded, START * 2).await?;
+    let status = ended.status.unwrap_or_default();
+    let reasons: Vec<_> = status.attempts.iter().map(|one| &one.reason).collect();
+    ensure!(
+        status.restarts == 1 && reasons.first() == Some(&&Some("Stalled".to_owned())),
+        "{} restarts, attempts that ended by {reasons:?}",
+        status.restarts
+    );
+    let failure = status
+        .failure
+        .context("status does not say what happened")?;
+    ensure!(
+        failure.message.contains("step 41"),
+        "the last sign of progress is not in the status: {}",
+        failure.message
     );
     Ok(())
 }

@@ -50,9 +50,11 @@ async fn a_gang_whose_record_was_deleted_is_stuck_and_says_what_was_until_it_is_
     let (sender, mut reports) = watch::channel(Reports::default());
     let (_role, role) = watch::channel(Role::Leading);
     let (_gone, gone) = watch::channel(Vec::new());
+    let (_stalled, stalled) = watch::channel(Vec::new());
     let planner = Planner {
         reports: sender,
         gone,
+        stalled,
     };
     let directory = Arc::new(Changing(Mutex::new(one)));
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();

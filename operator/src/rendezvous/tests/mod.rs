@@ -3,6 +3,7 @@
 mod damaged;
 mod limits;
 mod shrink;
+mod stalled;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
@@ -70,6 +71,7 @@ struct Running {
     role: watch::Sender<Role>,
     reports: watch::Receiver<Reports>,
     gone: watch::Sender<Vec<scheduler::Gone>>,
+    stalled: watch::Sender<Vec<scheduler::Stalled>>,
     metrics: Metrics,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<()>,
@@ -96,6 +98,7 @@ async fn start_over(
     let (role, role_receiver) = watch::channel(role);
     let (reports_sender, reports) = watch::channel(Reports::default());
     let (gone_sender, gone) = watch::channel(Vec::new());
+    let (stalled_sender, stalled) = watch::channel(Vec::new());
     let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(serve(
@@ -106,6 +109,7 @@ async fn start_over(
         Planner {
             reports: reports_sender,
             gone,
+            stalled,
         },
         metrics.clone(),
         shutdown.clone(),
@@ -116,6 +120,7 @@ async fn start_over(
         role,
         reports,
         gone: gone_sender,
+        stalled: stalled_sender,
         metrics,
         shutdown,
         task,
@@ -409,6 +414,7 @@ async fn checkpoints_and_suspects_reach_the_planner() {
     first
         .say(&ToOperator::Heartbeat {
             progress: Some(progress),
+            operations: None,
         })
         .await;
     let reports = until(&mut running.reports, |reports| {
@@ -476,6 +482,7 @@ async fn a_node_that_is_alive_again_is_suspected_no_longer_than_its_time() {
                 checkpoint: Some(checkpoint),
                 passed_over: None,
             }),
+            operations: None,
         })
         .await;
     let later = until(&mut running.reports, |reports| {
@@ -540,7 +547,12 @@ async fn the_planner_learns_which_nodes_are_alive() {
     drop(second);
     let beating = tokio::spawn(async move {
         loop {
-            first.say(&ToOperator::Heartbeat { progress: None }).await;
+            first
+                .say(&ToOperator::Heartbeat {
+                    progress: None,
+                    operations: None,
+                })
+                .await;
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     });

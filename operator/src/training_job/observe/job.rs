@@ -28,6 +28,7 @@ pub(super) fn of(
     let finalizers = job.metadata.finalizers.as_deref().unwrap_or_default();
     let terms = terms(&key, job, mirrors);
     let asked = Duration::from_secs(pod::grace_seconds(job).into());
+    let stall_seconds = spec.failure_policy.stall_seconds;
     let asked_to = translate::on_peer_loss(spec.failure_policy.on_peer_loss);
     Some(Job {
         key,
@@ -48,6 +49,7 @@ pub(super) fn of(
         suspend: spec.suspend,
         grace: terms.map_or(asked, |terms| terms.grace),
         exit: Duration::from_secs(spec.failure_policy.exit_seconds.into()),
+        stall: stall_seconds.map(|seconds| Duration::from_secs(seconds.into())),
         max_restarts: spec.failure_policy.max_restarts,
         shrinks: terms.map_or(asked_to, |terms| terms.on_peer_loss) == OnPeerLoss::Shrink,
         ttl: workload.ttl(),

@@ -233,14 +233,23 @@ fn without_a_fabric_there_is_nothing_to_plan() {
 }
 
 #[test]
-fn each_class_says_how_long_its_pods_may_make_no_progress() {
-    let mut fabric = mirrors(&job_with("")).fabric().unwrap().spec.clone();
-    let patience = |fabric: &FabricSpec| policy(fabric).start_patience_of;
-    let default = Duration::from_secs(7200);
-    // As it is where a Fabric of an older release says nothing.
-    assert_eq!(patience(&fabric), [("a100".into(), default)].into());
-    assert_eq!(policy(&fabric).start_patience, default);
-    fabric.classes[0].start_progress_deadline_seconds = 20;
-    let short = Duration::from_secs(20);
-    assert_eq!(patience(&fabric), [("a100".into(), short)].into());
+fn a_limit_without_progress_and_what_is_known_of_it_reach_the_planner() {
+    let progress = GangProgress {
+        step: Some(41),
+        ..GangProgress::default()
+    };
+    let seen = |extra: &str| {
+        let mut reports = Reports::default();
+        let mirrors = mirrors(&job_with(extra));
+        let key = snapshot(&mirrors, &reports, &[]).unwrap().jobs[0]
+            .key
+            .clone();
+        reports.progress.insert((key, 1), progress.clone());
+        snapshot(&mirrors, &reports, &[]).unwrap()
+    };
+    let limited = seen("failurePolicy: {stallSeconds: 600}");
+    assert_eq!(limited.jobs[0].stall, Some(Duration::from_secs(600)));
+    let known: Vec<_> = limited.progress.values().collect();
+    assert_eq!(known, [&progress]);
+    assert_eq!(seen("").jobs[0].stall, None);
 }

@@ -63,6 +63,7 @@ mod tests {
             suspend: false,
             grace: Duration::from_secs(80),
             exit: Duration::from_secs(1),
+            stall: None,
             max_restarts: 0,
             shrinks: false,
             ttl: None,

@@ -243,10 +243,13 @@ impl World {
         }
         let left = stored.program.work.saturating_sub(stored.saved);
         let fault = stored.program.faults.pop_front();
-        self.queue.after(
-            Duration::from_millis(left),
-            Event::Finish(job.clone(), attempt),
-        );
+        match stored.program.hangs.pop_front() {
+            Some(after) => self.hang_at(&job, attempt, now + after),
+            None => self.queue.after(
+                Duration::from_millis(left),
+                Event::Finish(job.clone(), attempt),
+            ),
+        }
         if let Some((after, rank)) = fault {
             self.queue.after(
                 Duration::from_millis(after),
@@ -412,7 +415,8 @@ impl World {
         let saves = stored.is_some_and(|stored| stored.program.saves);
         // Or will be whole again, without those whom it has lost.
         let whole = whole || stored.is_some_and(|stored| stored.job.shrinks);
-        if whole && saves && !self.run(id).saving {
+        let hangs = self.hangs(&job, attempt);
+        if whole && saves && !hangs && !self.run(id).saving {
             self.run(id).saving = true;
             let delay = self.delay(200, 12_000);
             self.queue.after(delay, Event::Saved(job, attempt));

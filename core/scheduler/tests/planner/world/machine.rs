@@ -231,14 +231,8 @@ impl World {
         let current = stored.job.status.attempt == *attempt && !stored.job.deleting;
         let member = !self.out(job, *attempt).contains(rank);
         if current && member && grace < stored.job.grace && self.counts() {
-            let whole = self.is_whole(job, *attempt) || self.ends_well(job, *attempt);
-            assert!(!whole, "a healthy gang is ended\n{}", self.describe());
-            let prepares = self.prepares_as_a_whole(job, *attempt);
-            assert!(
-                !prepares,
-                "a gang that prepares is ended\n{}",
-                self.describe()
-            );
+            let healthy = self.is_whole(job, *attempt) && !self.has_stalled(job, *attempt);
+            assert!(!healthy, "a healthy gang is ended\n{}", self.describe());
         }
     }
 }

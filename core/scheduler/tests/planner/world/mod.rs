@@ -8,7 +8,7 @@ mod copies;
 mod kubelet;
 mod machine;
 mod operator;
-mod pauses;
+mod progress;
 mod regroup;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -120,6 +120,9 @@ pub(crate) struct Program {
     pub(crate) work: u64,
     /// After how many milliseconds which rank fails, one for each time that the gang starts.
     pub(crate) faults: VecDeque<(u64, u32)>,
+    /// After how many milliseconds it makes no progress any more, one for each time that the gang
+    /// starts.
+    pub(crate) hangs: VecDeque<u64>,
     /// Whether it saves and acknowledges when it is asked to stop.
     pub(crate) saves: bool,
     /// Whether its image does not exist.
@@ -137,6 +140,7 @@ impl Program {
         Self {
             work: work_seconds * 1000,
             faults: VecDeque::new(),
+            hangs: VecDeque::new(),
             saves: true,
             blocked: false,
             init: Vec::new(),
@@ -183,6 +187,10 @@ pub(crate) struct Run {
     pub(crate) unseen: bool,
     /// Since when it is known that nobody goes on.
     pub(crate) stuck: Option<Timestamp>,
+    /// When it makes no progress any more, in milliseconds.
+    pub(crate) hangs_at: Option<u64>,
+    /// The sign of progress that is too old, and when its ranks were asked for their stacks.
+    pub(crate) asked: Option<(Timestamp, Timestamp)>,
 }
 
 /// How far clocks are ahead of the true time.
@@ -328,6 +336,7 @@ impl World {
             stuck: self.stuck(),
             absent: self.operator.absent.clone(),
             liveness: self.liveness(),
+            progress: self.progress(),
             under_way: self.operator.under_way(),
             ..Snapshot::default()
         };

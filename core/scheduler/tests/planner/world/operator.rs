@@ -97,6 +97,7 @@ impl World {
         if self.operator.plans.is_multiple_of(16) {
             crate::properties::converges(&snapshot, &self.policy, now);
         }
+        self.ask_for_stacks(&plan.stalled);
         let missed: BTreeSet<Absent> = plan.confirm.into_iter().collect();
         self.operator.absent.retain(|one| missed.contains(one));
         self.operator.reading.retain(|one| missed.contains(one));

@@ -117,6 +117,7 @@ fn ready(api: &Api) -> Ready {
     let fabric = bootstrap::default_fabric(None).unwrap();
     let (sender, reports) = watch::channel(Reports::default());
     let (gone_sender, gone) = watch::channel(Vec::new());
+    let (stalled_sender, _stalled) = watch::channel(Vec::new());
     Ready {
         reconciler: Reconciler::new(
             Arc::clone(&cluster),
@@ -124,6 +125,7 @@ fn ready(api: &Api) -> Ready {
             fabric,
             reports,
             gone_sender,
+            stalled_sender,
             metrics.clone(),
         ),
         cluster,
