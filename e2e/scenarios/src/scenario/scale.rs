@@ -67,7 +67,7 @@ pub async fn know_simulated_nodes(client: kube::Client) -> Result<()> {
     Ok(())
 }
 
-/// GANG-1 under load, and NODE-1: of Nodes the operator writes nothing.
+/// GANG-1 under load, and NODE-1: without a quarantine the operator writes nothing of Nodes.
 pub async fn hundred_jobs_on_two_hundred_nodes_all_finish(context: Context) -> Result<()> {
     know_simulated_nodes(context.client.clone()).await?;
     let log = context.cluster.audit_log();
