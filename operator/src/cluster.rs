@@ -61,8 +61,12 @@ pub struct Mirrors {
     pub policies: Mirror<NodeValidationPolicy>,
 }
 
-impl Mirrored for Fabric {}
-impl Mirrored for NodeValidationPolicy {}
+impl Mirrored for Fabric {
+    type Derived = ();
+}
+impl Mirrored for NodeValidationPolicy {
+    type Derived = ();
+}
 
 impl Mirrors {
     /// Whether every kind was listed once.

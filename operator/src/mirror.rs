@@ -4,7 +4,8 @@
 //!
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,26 @@ pub trait MirrorOwner: Send + Sync + 'static {
     fn listings(&self) -> watch::Receiver<u64>;
 }
 
+/// Follows all objects of a mirror, so that nobody has to walk them for each question.
+pub trait Derived<T>: Debug + Default {
+    /// The mirror has an object.
+    fn added(&mut self, object: &T);
+
+    /// The mirror has an object no more, or another in its place.
+    fn removed(&mut self, object: &T);
+}
+
+impl<T> Derived<T> for () {
+    fn added(&mut self, _: &T) {}
+
+    fn removed(&mut self, _: &T) {}
+}
+
 /// What a mirror keeps of an object.
-pub trait Mirrored: PartialEq {
+pub trait Mirrored: PartialEq + Sized {
+    /// What follows all objects of the kind. Most kinds need nothing.
+    type Derived: Derived<Self>;
+
     /// Notes when states were first seen, by our own clock: durations count from there, because the
     /// API server's clock and the kubelets' are not ours. `before` is what was kept of the name so
     /// far, possibly of another object.
@@ -68,20 +87,8 @@ struct Entry<T> {
     version: u64,
     /// When it was created by us, or last asked for, until the watch shows it.
     unconfirmed: Option<Instant>,
-    /// True if we have changed the value since this version.
-    is_guess: bool,
-}
-
-impl<T> Entry<T> {
-    /// An object as the API server shows it.
-    fn new(value: T, version: u64) -> Self {
-        Self {
-            value,
-            version,
-            unconfirmed: None,
-            is_guess: false,
-        }
-    }
+    /// Whether `Mirror::derived` knows it.
+    is_derived: bool,
 }
 
 /// A listing that is under way.
@@ -102,7 +109,7 @@ struct Listed<T> {
 
 /// The copy.
 #[derive(Debug)]
-pub struct Mirror<T> {
+pub struct Mirror<T: Mirrored> {
     /// Looked at in every pass.
     awake: BTreeMap<ObjectKey, Entry<T>>,
     /// Looked at with their jobs alone.
@@ -111,8 +118,7 @@ pub struct Mirror<T> {
     by_job: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// What nobody has confirmed yet.
     unconfirmed: BTreeSet<ObjectKey>,
-    /// What is gone or rewritten and remembered, and since when, the oldest first.
-    departed: VecDeque<(Instant, T)>,
+    derived: T::Derived,
     /// The highest version that the watch has delivered.
     position: u64,
     listing: Option<Listing<T>>,
@@ -122,14 +128,14 @@ pub struct Mirror<T> {
     complete_until: Option<Instant>,
 }
 
-impl<T> Default for Mirror<T> {
+impl<T: Mirrored> Default for Mirror<T> {
     fn default() -> Self {
         Self {
             awake: BTreeMap::new(),
             resting: BTreeMap::new(),
             by_job: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
-            departed: VecDeque::new(),
+            derived: T::Derived::default(),
             position: 0,
             listing: None,
             listed: None,
@@ -192,6 +198,11 @@ impl<T: Mirrored> Mirror<T> {
             .map(|entry| &entry.value)
     }
 
+    /// What follows all objects.
+    pub fn derived(&self) -> &T::Derived {
+        &self.derived
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.awake.len() + self.resting.len()
@@ -235,8 +246,13 @@ impl<T: Mirrored> Mirror<T> {
         let is_this = |entry: &Entry<T>| entry.version == version && !entry.is_guess;
         let is_known = version != NO_VERSION && self.entry(&key).is_some_and(is_this);
         if let Some(listing) = &mut self.listing {
-            let value = (!is_known).then_some(value);
-            listing.entries.insert(key, Listed { value, version });
+            let entry = Entry {
+                value,
+                version,
+                unconfirmed: None,
+                is_derived: false,
+            };
+            listing.entries.insert(key, entry);
         }
     }
 
@@ -259,6 +275,25 @@ impl<T: Mirrored> Mirror<T> {
         }
         let awake = std::mem::take(&mut self.awake);
         let resting = std::mem::take(&mut self.resting);
+        for (key, entry) in awake.into_iter().chain(resting) {
+            let newer = match listed.get(&key) {
+                Some(known) => known.version < entry.version,
+                None => entry.unconfirmed.is_some_and(|at| at >= began),
+            };
+            if newer {
+                listed.insert(key, entry);
+                continue;
+            }
+            let known = listed.get_mut(&key);
+            let is_same = known.as_ref().is_some_and(|one| one.value == entry.value);
+            if !is_same {
+                self.derived.removed(&entry.value);
+            }
+            if let Some(known) = known {
+                known.is_derived = is_same;
+                self.position = self.position.max(known.version);
+            }
+        }
         self.by_job.clear();
         self.unconfirmed.clear();
         for (key, mut entry) in awake.into_iter().chain(resting) {
@@ -376,10 +411,14 @@ impl<T: Mirrored> Mirror<T> {
 
     fn take(&mut self, key: &ObjectKey) -> Option<Entry<T>> {
         self.unconfirmed.remove(key);
-        if let Some(entry) = self.awake.remove(key) {
+        if let Some(mut entry) = self.awake.remove(key) {
+            self.derived.removed(&entry.value);
+            entry.is_derived = false;
             return Some(entry);
         }
-        let entry = self.resting.remove(key)?;
+        let mut entry = self.resting.remove(key)?;
+        self.derived.removed(&entry.value);
+        entry.is_derived = false;
         if let Some(job) = entry.value.rests_with()
             && let Some(keys) = self.by_job.get_mut(&job)
         {
@@ -391,7 +430,11 @@ impl<T: Mirrored> Mirror<T> {
         Some(entry)
     }
 
-    fn put(&mut self, key: ObjectKey, entry: Entry<T>) {
+    fn put(&mut self, key: ObjectKey, mut entry: Entry<T>) {
+        if !entry.is_derived {
+            self.derived.added(&entry.value);
+            entry.is_derived = true;
+        }
         if entry.unconfirmed.is_some() {
             self.unconfirmed.insert(key.clone());
         }
@@ -430,7 +473,7 @@ impl<T: Mirrored> Mirror<T> {
         }
         let entry = Entry {
             unconfirmed,
-            ..Entry::new(value, version)
+            is_derived: false,
         };
         self.put(key, entry);
         news
@@ -443,7 +486,23 @@ mod tests {
 
     use super::*;
 
-    impl Mirrored for u64 {}
+    impl Mirrored for u64 {
+        type Derived = Sum;
+    }
+
+    /// Of all numbers: it is wrong if one is added or removed once too often.
+    #[derive(Debug, Default)]
+    struct Sum(i128);
+
+    impl Derived<u64> for Sum {
+        fn added(&mut self, number: &u64) {
+            self.0 += i128::from(*number);
+        }
+
+        fn removed(&mut self, number: &u64) {
+            self.0 -= i128::from(*number);
+        }
+    }
 
     fn key(name: &str) -> ObjectKey {
         ("team".to_owned(), name.to_owned())
@@ -645,6 +704,8 @@ mod tests {
     struct Ended(bool);
 
     impl Mirrored for Ended {
+        type Derived = ();
+
         fn rests_with(&self) -> Option<ObjectKey> {
             self.0.then(|| key("job"))
         }
@@ -665,6 +726,38 @@ mod tests {
         mirror.deleted(&key("b"), 5);
         assert_eq!(mirror.resting_with(&key("job")).count(), 0);
         assert_eq!((mirror.len(), mirror.values().count()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_derived_follows_each_change() {
+        let mut mirror = synced(&[("a", 5), ("b", 6)]);
+        let check = |mirror: &Mirror<u64>| {
+            let all: u64 = mirror.values().sum();
+            assert_eq!(mirror.derived().0, i128::from(all));
+        };
+        check(&mirror);
+        mirror.changed(key("a"), 7, 70);
+        mirror.created(key("c"), 8, 80, Instant::now());
+        mirror.applied(key("b"), 9, Some(60));
+        mirror.applied(key("b"), 9, Some(60));
+        mirror.applied(key("b"), 3, Some(30));
+        mirror.touched("team", "c", |value| *value = 81);
+        check(&mirror);
+        mirror.listing(1, Instant::now() + Duration::from_millis(1));
+        let later = Instant::now() + Duration::from_millis(2);
+        mirror.created(key("late"), 20, 20, later);
+        mirror.listed(key("a"), 7, 70);
+        mirror.listed(key("b"), 12, 61);
+        mirror.listed(key("new"), 13, 13);
+        check(&mirror);
+        mirror.listing_done();
+        check(&mirror);
+        assert_eq!(get(&mirror, "c"), None);
+        mirror.deleted(&key("a"), 30);
+        mirror.missing("team", "late");
+        mirror.applied(key("b"), 31, None);
+        check(&mirror);
+        assert_eq!(mirror.derived().0, 13);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Starts and stops the operator's parts in order. Stopping interrupts no job: planning ends, the
 //! Lease goes to another replica, and sidecars find it by dialling again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -212,6 +212,7 @@ async fn operate(
         taints,
         instance: pod_name,
         metrics: metrics.clone(),
+        waits: Mutex::default(),
     };
     let keeping = tokio::spawn(keeper.keep(seen.clone(), shutdown.clone()));
     // Jobs are planned whatever is wrong with storage.

@@ -13,20 +13,19 @@ use crate::verdict::Verdict;
 mod kept;
 mod name;
 mod pairs;
+mod waits;
 mod when;
 
 pub use kept::MOST_KEPT;
 use kept::{gone_until, superseded};
 use name::run_name;
 use pairs::Candidate;
+pub use waits::{Waits, Withdrawal};
 use when::{due, ends};
 
 /// Seconds that a job has its nodes before it is asked to leave them: so it is asked once a week at
 /// most, and a node that was not old when the job got it is not much older than a week then.
 const LEAST_USE: i64 = 7 * 24 * 3600;
-
-/// Seconds in which a run on an idle node has got it. One that has not holds no node.
-const START: i64 = 120;
 
 /// A policy. All times here are in seconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +66,9 @@ pub struct DueNode {
     pub created: i64,
     /// Whether nobody holds it and nobody waits for it.
     pub idle: bool,
+    /// Whether a run that gets it can start there: its kubelet is Ready, it offers itself to pods,
+    /// and it is not being deleted.
+    pub can_start: bool,
     /// The job that uses it.
     pub job: Option<NodeUse>,
     /// Whether something made it suspect.
@@ -161,9 +163,9 @@ pub struct PolicySummary {
     pub nodes: usize,
     /// How many of its own are due and have no open run: too many are due, or nothing runs there.
     pub due: usize,
-    /// How many of its runs are open, on nodes that exist and that no job uses.
+    /// Number of its open runs on nodes that exist and that no job uses.
     pub running: usize,
-    /// How many of its runs wait for the job on their node.
+    /// Number of its open runs on nodes that a job uses.
     pub waiting: usize,
     /// Its own nodes whose newest result is Fail. Error and Skipped are no results.
     pub failed: Vec<String>,
@@ -185,6 +187,9 @@ pub struct DuePlan {
     pub interrupt: Vec<String>,
     /// Names of runs of policies to delete: others took their place, or their node is gone.
     pub delete: Vec<String>,
+    /// Open runs of policies to delete: they could have started for long, and have not. Not those
+    /// that started since.
+    pub withdraw: Vec<Withdrawal>,
     /// When to plan again if nothing changes until then.
     pub next: Option<i64>,
     /// Each policy by its name.
@@ -192,14 +197,23 @@ pub struct DuePlan {
 }
 
 /// Plans for all policies at once. The lists are complete, for what is not among the nodes is gone,
-/// and their order does not matter.
+/// and their order does not matter. `waits` is from the plan before; a new leader has none.
 #[must_use]
-pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64) -> DuePlan {
+pub fn plan(
+    policies: &[DuePolicy],
+    nodes: &[DueNode],
+    runs: &[DueRun],
+    waits: &mut Waits,
+    now: i64,
+) -> DuePlan {
     let by_age = by_age(policies);
     let owners = owners(&by_age);
     let observed = Observed::new(nodes, runs, now);
     let mut asked = observed.asked();
-    let mut plan = DuePlan::default();
+    let mut plan = DuePlan {
+        withdraw: waits.withdraw(&observed.nodes, runs, now),
+        ..DuePlan::default()
+    };
     for (age, policy) in by_age.iter().enumerate() {
         let selected = policy.nodes.iter();
         let selected = selected.filter_map(|name| observed.nodes.get(name.as_str()).copied());
@@ -208,7 +222,7 @@ pub fn plan(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun], now: i64
         let own = selected
             .iter()
             .filter(|node| owners[node.name.as_str()] == age);
-        let mut summary = observed.plan_policy(policy, own.copied(), &mut asked, &mut plan);
+        let mut summary = observed.plan_policy(policy, own.copied(), waits, &mut asked, &mut plan);
         summary.nodes = selected.len();
         let older = oldest.filter(|&oldest| oldest < age);
         summary.overlapped_by = older.map(|older| by_age[older].name.clone());
@@ -272,11 +286,10 @@ struct Observed<'a> {
 struct OfPolicy {
     /// When the newest was created.
     last: Option<i64>,
-    /// How many are open on nodes that exist and that no job uses.
+    /// Number of open ones on nodes that exist and that no job uses. All of them may start at once,
+    /// whatever they wait for now.
     running: usize,
-    /// How many of these have their node, or will soon: others wait for an agent, say.
-    holding: usize,
-    /// How many wait for a job.
+    /// Number of open ones on nodes that a job uses.
     waiting: usize,
 }
 
@@ -293,12 +306,8 @@ impl<'a> Observed<'a> {
                 let of_policy = policies.entry(policy).or_default();
                 of_policy.last = of_policy.last.max(Some(run.created));
                 match node.filter(|_| run.finished.is_none()) {
-                    Some(node) if run.is_next && node.job.is_some() => of_policy.waiting += 1,
-                    Some(_) => {
-                        of_policy.running += 1;
-                        let is_new = run.created.saturating_add(START) > now;
-                        of_policy.holding += usize::from(run.findings.started.is_some() || is_new);
-                    }
+                    Some(node) if node.job.is_some() => of_policy.waiting += 1,
+                    Some(_) => of_policy.running += 1,
                     None => {}
                 }
             }
@@ -329,12 +338,12 @@ impl<'a> Observed<'a> {
         &self,
         policy: &DuePolicy,
         own: impl Iterator<Item = &'a DueNode>,
+        waits: &Waits,
         asked: &mut BTreeSet<&'a str>,
         plan: &mut DuePlan,
     ) -> PolicySummary {
         let mut summary = PolicySummary::default();
         let known = self.policies.get(policy.name.as_str());
-        let holding = known.map_or(0, |known| known.holding);
         if let Some(known) = known {
             (summary.last, summary.running, summary.waiting) =
                 (known.last, known.running, known.waiting);
@@ -362,7 +371,8 @@ impl<'a> Observed<'a> {
                 }
                 continue;
             }
-            let from = match node.idle || node.job.is_some() {
+            let is_idle = node.idle && node.can_start && node.job.is_none();
+            let from = match is_idle || node.job.is_some() {
                 true => due.early,
                 false => due.at,
             };
@@ -371,14 +381,20 @@ impl<'a> Observed<'a> {
                 true => summary.due += usize::from(due.at <= self.now),
                 false => summary.next = earliest(summary.next, Some(from)),
             }
+            let again = waits.again(&node.name).filter(|_| is_idle);
+            if let Some(again) = again.filter(|again| *again > self.now) {
+                summary.next = earliest(summary.next, Some(again));
+                continue;
+            }
             let candidates = match () {
                 () if node.job.is_some() => &mut used,
-                () if node.idle => &mut idle,
+                () if is_idle => &mut idle,
                 () => continue,
             };
             candidates.push(Candidate {
                 node,
                 due,
+                again,
                 is_wanted,
                 link: newest_link(runs),
             });
@@ -387,13 +403,17 @@ impl<'a> Observed<'a> {
             summary.next = None;
             return summary;
         }
-        // The longest overdue first, so that nobody waits for ever behind suspect nodes.
-        let order = |one: &Candidate<'_>| match one.due.at <= self.now {
-            true => (one.due.at, one.due.early),
-            false => (i64::MAX, one.due.early),
+        // The longest overdue first, so that nobody waits for ever behind suspect nodes. A node
+        // whose run was withdrawn queues up anew.
+        let order = |one: &Candidate<'_>| {
+            let since = one.again.map_or(one.due.at, |again| again.max(one.due.at));
+            match one.due.at <= self.now {
+                true => (since, one.due.early),
+                false => (i64::MAX, one.due.early),
+            }
         };
         idle.sort_by_key(|one| (order(one), &one.node.name));
-        let room = policy.max_idle_nodes.saturating_sub(holding);
+        let room = policy.max_idle_nodes.saturating_sub(summary.running);
         let in_pairs = policy.level.needs_partner();
         let of_idle = pairs::choose(idle, room, in_pairs && policy.max_idle_nodes > 1);
         let of_used = pairs::choose(used, usize::MAX, in_pairs);
@@ -426,7 +446,9 @@ impl<'a> Observed<'a> {
         let is_own = open.policy.as_deref() == Some(policy.name.as_str());
         let is_old = since.saturating_add(after) <= self.now;
         let may_be_asked = used.since.saturating_add(LEAST_USE) <= self.now;
-        let asks = is_own && open.is_next && is_old && may_be_asked && !policy.suspend;
+        // Nobody leaves for a run that cannot start.
+        let has_use = node.can_start && may_be_asked;
+        let asks = is_own && open.is_next && is_old && has_use && !policy.suspend;
         asks.then_some(used.job.as_str())
     }
 }

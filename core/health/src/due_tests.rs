@@ -38,6 +38,7 @@ fn node(name: &str) -> DueNode {
         name: name.to_owned(),
         created: 0,
         idle: true,
+        can_start: true,
         suspect: false,
         job: None,
         leaf: String::new(),
@@ -87,7 +88,7 @@ fn created(plan: &DuePlan) -> Vec<(&str, DueReason)> {
 }
 
 fn plan_one(policy: &DuePolicy, nodes: &[DueNode], runs: &[DueRun], now: i64) -> DuePlan {
-    plan(from_ref(policy), nodes, runs, now)
+    plan(from_ref(policy), nodes, runs, &mut Waits::default(), now)
 }
 
 /// When the only node `a` of the only policy is due, by what is planned just then and just before.
@@ -200,7 +201,7 @@ fn a_node_that_came_back_is_new() {
     let runs = [ended(Verdict::Fail, "before", "a", 3 * WEEK - 1)];
     let policy = policy("weekly", &["a"]);
     assert_eq!(due_at(&policy, &back, &runs), (3 * WEEK, DueReason::New));
-    let plan = plan(&[policy], &[back], &runs, 3 * WEEK);
+    let plan = plan(&[policy], &[back], &runs, &mut Waits::default(), 3 * WEEK);
     assert_eq!(plan.policies["weekly"].failed, [""; 0]);
 }
 
@@ -242,7 +243,7 @@ fn a_busy_node_is_not_asked_and_an_idle_one_takes_its_turn() {
         "it is planned again when something changes"
     );
     nodes[0].idle = true;
-    let idle = plan(&[policy], &nodes, &runs, NOW);
+    let idle = plan(&[policy], &nodes, &runs, &mut Waits::default(), NOW);
     assert_eq!(
         created(&idle),
         [("a", DueReason::Interval)],
@@ -257,7 +258,7 @@ fn suspect_nodes_do_not_keep_the_others_waiting_for_ever() {
     let mut policy = policy("weekly", &["a", "b"]);
     policy.max_idle_nodes = 1;
     let runs = [run("one", "a", NOW - 2 * HOUR), run("two", "b", NOW - WEEK)];
-    let plan = plan(&[policy], &nodes, &runs, NOW);
+    let plan = plan(&[policy], &nodes, &runs, &mut Waits::default(), NOW);
     assert_eq!(created(&plan), [("b", DueReason::Interval)]);
 }
 
@@ -295,7 +296,10 @@ fn a_policy_has_at_most_so_many_open_runs() {
     let summary = &plan_now.policies["weekly"];
     assert_eq!((summary.running, summary.due), (3, 1));
     policy.max_idle_nodes = 0;
-    assert_eq!(created(&plan(&[policy], &nodes, &runs, NOW)), []);
+    assert_eq!(
+        created(&plan(&[policy], &nodes, &runs, &mut Waits::default(), NOW)),
+        []
+    );
 }
 
 #[test]
@@ -307,7 +311,13 @@ fn a_suspended_policy_creates_nothing_but_has_its_nodes() {
         ..policy("young", &["a"])
     };
     let runs = [1, 2].map(|end| run(&end.to_string(), "a", end));
-    let plan = plan(&[young, old], &[node("a")], &runs, NOW);
+    let plan = plan(
+        &[young, old],
+        &[node("a")],
+        &runs,
+        &mut Waits::default(),
+        NOW,
+    );
     assert_eq!((created(&plan), plan.next), (vec![], None));
     assert_eq!(plan.delete, ["1"], "and deletes what has been superseded");
     assert_eq!(plan.policies["old"].due, 1);
@@ -322,7 +332,7 @@ fn the_older_of_two_policies_has_the_node_and_the_other_says_so() {
         ..policy("young", &["c", "b", "gone"])
     };
     let nodes = ["a", "b", "c"].map(node);
-    let plan = plan(&[young, twin, old], &nodes, &[], NOW);
+    let plan = plan(&[young, twin, old], &nodes, &[], &mut Waits::default(), NOW);
     let runs: Vec<_> = plan
         .create
         .iter()
@@ -469,6 +479,46 @@ fn a_job_is_asked_for_its_node_that_waits_longest_once_it_has_had_a_week() {
 }
 
 #[test]
+fn an_overdue_node_on_which_no_run_can_start_interrupts_nobody() {
+    let policy = DuePolicy {
+        interrupt_after: Some(8 * DAY),
+        ..policy("weekly", &["a", "b"])
+    };
+    let asked = |can_start: [bool; 2]| {
+        let mut nodes = [used("a", "job"), used("b", "job")];
+        for (node, can_start) in nodes.iter_mut().zip(can_start) {
+            node.can_start = can_start;
+        }
+        let ran = [run("1", "a", NOW - 9 * DAY), run("2", "b", NOW - 10 * DAY)];
+        let runs: Vec<_> = ran
+            .into_iter()
+            .chain([next("3", "a"), next("4", "b")])
+            .collect();
+        plan_one(&policy, &nodes, &runs, NOW).interrupt
+    };
+    assert_eq!(asked([true, true]), ["4"]);
+    assert_eq!(asked([true, false]), ["3"]);
+    assert_eq!(asked([false, false]), [""; 0]);
+}
+
+#[test]
+fn an_idle_node_on_which_no_run_can_start_gets_none_and_one_that_a_job_uses_gets_its_own() {
+    let policy = policy("weekly", &["a", "b"]);
+    let cannot = |node: DueNode| DueNode {
+        can_start: false,
+        ..node
+    };
+    let nodes = [cannot(node("a")), cannot(used("b", "job"))];
+    let plan = plan_one(&policy, &nodes, &[], NOW);
+    assert_eq!(
+        created(&plan),
+        [("b", DueReason::New)],
+        "it waits for the job"
+    );
+    assert_eq!(plan.policies["weekly"].due, 1);
+}
+
+#[test]
 fn an_old_view_names_the_same_run_and_a_new_one_another() {
     let mut policy = policy("weekly", &["a"]);
     let mut node = node("a");
@@ -500,7 +550,13 @@ fn names_are_those_of_node_validations_whatever_the_node_is_called() {
         ("", "p-gpu-0001-"),
     ] {
         let policy = policy(name, &[long, other]);
-        let plan = plan(&[policy], &[node(long), node(other)], &[], NOW);
+        let plan = plan(
+            &[policy],
+            &[node(long), node(other)],
+            &[],
+            &mut Waits::default(),
+            NOW,
+        );
         let names: BTreeSet<&str> = plan.create.iter().map(|run| run.name.as_str()).collect();
         assert_eq!(names.len(), 2);
         for name in names {

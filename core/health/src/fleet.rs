@@ -2,6 +2,7 @@
 //! it. Owns the arithmetic of the two lines, the screen and the one below which a node fails.
 //! Leaves what follows from them to `verdict`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -59,18 +60,47 @@ impl Floors {
     }
 }
 
-/// The newest value of each other node of a class.
-#[derive(Clone, Debug, Default)]
-pub struct Fleet(BTreeMap<Check, Places>);
+/// The newest value of each node of a class, at each place of each check. Follows the runs that
+/// exist: it is the same as one that is gathered anew from them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fleet(BTreeMap<Check, BTreeMap<String, Place>>);
 
-/// By place, then by node.
-type Places = BTreeMap<String, BTreeMap<String, Sample>>;
+/// The values of a place, in the orders in which they are looked for: a judgement reads some
+/// hundred of them, however many nodes there are.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Place {
+    nodes: BTreeMap<Arc<str>, Sample>,
+    newest: Newest,
+    /// The same by fingerprint.
+    alike: BTreeMap<Arc<Fingerprint>, Newest>,
+}
 
-#[derive(Clone, Debug)]
+/// Values by when they were measured, the newest first, and by node.
+type Newest = BTreeMap<(Reverse<i64>, Arc<str>), f64>;
+
+#[derive(Clone, Debug, PartialEq)]
 struct Sample {
     at: i64,
     fingerprint: Arc<Fingerprint>,
     value: f64,
+}
+
+/// A fleet, but for the node that is to be judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peers<'a> {
+    /// None: there are no others.
+    fleet: Option<&'a Fleet>,
+    except: Option<&'a str>,
+}
+
+impl<'a> From<&'a Fleet> for Peers<'a> {
+    /// All of it: it holds no run of the node that is to be judged.
+    fn from(fleet: &'a Fleet) -> Self {
+        Self {
+            fleet: Some(fleet),
+            except: None,
+        }
+    }
 }
 
 /// Where the nodes alike are, and the lines that follow from it.
@@ -86,9 +116,8 @@ pub(crate) struct Baseline {
 }
 
 impl Fleet {
-    /// Adds what a run measured on a node of the class, but not on the node that is to be judged.
-    /// `at` is when it ended, on any scale. The order does not matter: of each node the newest
-    /// value of a check and place stays.
+    /// Adds what a run measured on a node of the class. `at` is when it ended, on any scale. The
+    /// order does not matter: of each node the newest value of a check and place stays.
     pub fn push<'a>(
         &mut self,
         node: &str,
@@ -96,34 +125,129 @@ impl Fleet {
         fingerprint: &Fingerprint,
         values: impl IntoIterator<Item = (Check, &'a str, f64)>,
     ) {
-        let fingerprint = Arc::new(fingerprint.clone());
+        let node: Arc<str> = node.into();
         for (check, device, value) in values {
-            let places = self.0.entry(check).or_default();
-            let nodes = places.entry(check.place(device).to_owned()).or_default();
-            // Of devices that share a place the slowest counts.
-            let is_newer = |old: &Sample| (old.at, -old.value) < (at, -value);
-            if value.is_finite() && nodes.get(node).is_none_or(is_newer) {
-                let fingerprint = Arc::clone(&fingerprint);
-                let sample = Sample {
-                    at,
-                    fingerprint,
-                    value,
-                };
-                nodes.insert(node.to_owned(), sample);
+            if value.is_finite() {
+                let places = self.0.entry(check).or_default();
+                let place = places.entry(check.place(device).to_owned()).or_default();
+                place.push(&node, at, fingerprint, value);
             }
         }
     }
 
+    /// Takes out what a run has added. Returns whether that leaves a place without a value of the
+    /// node: then all other runs of the node that exist are to be pushed again, in any order.
+    pub fn pull<'a>(
+        &mut self,
+        node: &str,
+        at: i64,
+        values: impl IntoIterator<Item = (Check, &'a str, f64)>,
+    ) -> bool {
+        let mut was_newest = false;
+        for (check, device, _) in values {
+            let Some(places) = self.0.get_mut(&check) else {
+                continue;
+            };
+            let name = check.place(device);
+            if let Some(place) = places.get_mut(name) {
+                let is_its = place.nodes.get(node).is_some_and(|sample| sample.at == at);
+                was_newest |= is_its && place.take(node);
+                if place.nodes.is_empty() {
+                    places.remove(name);
+                }
+            }
+            if places.is_empty() {
+                self.0.remove(&check);
+            }
+        }
+        was_newest
+    }
+
+    /// Whether it has no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The other nodes.
+    #[must_use]
+    pub fn without<'a>(&'a self, node: &'a str) -> Peers<'a> {
+        Peers {
+            fleet: Some(self),
+            except: Some(node),
+        }
+    }
+}
+
+impl Place {
+    fn push(&mut self, node: &Arc<str>, at: i64, fingerprint: &Fingerprint, value: f64) {
+        // Of devices that share a place the slowest counts.
+        let order = |sample: &Sample| (sample.at, -sample.value);
+        let known = self.nodes.get(node);
+        let is_older = known.is_some_and(|known| {
+            let fingerprints = || *known.fingerprint >= *fingerprint;
+            order(known) > (at, -value) || order(known) == (at, -value) && fingerprints()
+        });
+        if is_older {
+            return;
+        }
+        self.take(node);
+        let known = self.alike.get_key_value(fingerprint);
+        let fingerprint = known.map_or_else(
+            || Arc::new(fingerprint.clone()),
+            |(known, _)| Arc::clone(known),
+        );
+        let key = (Reverse(at), Arc::clone(node));
+        let alike = self.alike.entry(Arc::clone(&fingerprint)).or_default();
+        alike.insert(key.clone(), value);
+        self.newest.insert(key, value);
+        let sample = Sample {
+            at,
+            fingerprint,
+            value,
+        };
+        self.nodes.insert(Arc::clone(node), sample);
+    }
+
+    /// Whether there was a value of the node.
+    fn take(&mut self, node: &str) -> bool {
+        let Some((node, sample)) = self.nodes.remove_entry(node) else {
+            return false;
+        };
+        let key = (Reverse(sample.at), node);
+        self.newest.remove(&key);
+        if let Some(alike) = self.alike.get_mut(&sample.fingerprint) {
+            alike.remove(&key);
+            if alike.is_empty() {
+                self.alike.remove(&sample.fingerprint);
+            }
+        }
+        true
+    }
+}
+
+impl<'a> Peers<'a> {
+    fn place(&self, check: Check, device: &str) -> Option<&'a Place> {
+        self.fleet?.0.get(&check)?.get(check.place(device))
+    }
+
     /// The places of a check that have values.
-    pub(crate) fn places(&self, check: Check) -> impl Iterator<Item = &str> {
-        let places = self.0.get(&check).into_iter().flatten();
-        places.map(|(place, _)| place.as_str())
+    pub(crate) fn places(self, check: Check) -> impl Iterator<Item = &'a str> {
+        let of_check = self.fleet.and_then(|fleet| fleet.0.get(&check));
+        let places = of_check.into_iter().flatten();
+        let others = move |(_, place): &(&String, &Place)| {
+            let mut nodes = place.nodes.keys();
+            nodes.any(|node| self.except != Some(&**node))
+        };
+        places.filter(others).map(|(name, _)| name.as_str())
     }
 
     /// The fingerprint of the newest value.
-    pub(crate) fn newest_fingerprint(&self, check: Check, device: &str) -> Option<&Fingerprint> {
-        let newest = self.newest(check, device);
-        newest.first().map(|sample| &*sample.fingerprint)
+    pub(crate) fn newest_fingerprint(&self, check: Check, device: &str) -> Option<&'a Fingerprint> {
+        let place = self.place(check, device)?;
+        let mut nodes = place.newest.keys().map(|(_, node)| node);
+        let newest = nodes.find(|node| self.except != Some(&***node))?;
+        place.nodes.get(newest).map(|sample| &*sample.fingerprint)
     }
 
     /// The median of the nodes alike, unless they are too few or the check compares nothing.
@@ -136,9 +260,8 @@ impl Fleet {
         if !check.is_compared() {
             return None;
         }
-        let newest = self.newest(check, device).into_iter();
-        let alike = newest.filter(|sample| *sample.fingerprint == *fingerprint);
-        let values: Vec<f64> = alike.map(|one| one.value).take(MOST_VALUES).collect();
+        let alike = self.newest(check, device, Some(fingerprint));
+        let values: Vec<f64> = alike.take(MOST_VALUES).collect();
         if values.len() < LEAST_VALUES {
             return None;
         }
@@ -163,10 +286,9 @@ impl Fleet {
         line: f64,
         alike: Option<&Fingerprint>,
     ) -> Option<(usize, usize)> {
-        let newest = self.newest(check, device).into_iter();
-        let counts = |sample: &&Sample| alike.is_none_or(|one| *sample.fingerprint == *one);
-        let last: Vec<_> = newest.filter(counts).take(LAST_RESULTS - 1).collect();
-        let mut below = 1 + last.iter().filter(|sample| sample.value < line).count();
+        let newest = self.newest(check, device, alike);
+        let last: Vec<f64> = newest.take(LAST_RESULTS - 1).collect();
+        let mut below = 1 + last.iter().filter(|value| **value < line).count();
         if check.is_shared() {
             // What is slow between two shows at both.
             below = below.div_ceil(2);
@@ -175,13 +297,21 @@ impl Fleet {
         (of >= LEAST_VALUES && below * MANY_ONE_IN > of).then_some((below, of))
     }
 
-    /// The newest first.
-    fn newest(&self, check: Check, device: &str) -> Vec<&Sample> {
-        let places = self.0.get(&check);
-        let nodes = places.and_then(|places| places.get(check.place(device)));
-        let mut samples: Vec<_> = nodes.into_iter().flat_map(BTreeMap::values).collect();
-        samples.sort_by_key(|sample| std::cmp::Reverse(sample.at));
-        samples
+    /// The values of the nodes with a fingerprint, or of all, the newest first.
+    fn newest(
+        self,
+        check: Check,
+        device: &str,
+        alike: Option<&Fingerprint>,
+    ) -> impl Iterator<Item = f64> {
+        let place = self.place(check, device);
+        let newest = place.and_then(|place| match alike {
+            Some(fingerprint) => place.alike.get(fingerprint),
+            None => Some(&place.newest),
+        });
+        let values = newest.into_iter().flatten();
+        let others = values.filter(move |((_, node), _)| self.except != Some(&**node));
+        others.map(|(_, value)| *value)
     }
 }
 

@@ -34,8 +34,9 @@ fn a_device_has_its_own_floor_or_that_of_its_check() {
 #[test]
 fn seven_values_are_no_baseline_and_eight_are() {
     let values = [10.0, 10.2, 9.9, 10.1, 9.8, 10.0, 10.3, 10.0];
-    let of =
-        |values: &[f64]| fleet(Check::Disk, "", values).baseline(Check::Disk, "", &print("6.1"));
+    let of = |values: &[f64]| {
+        Peers::from(&fleet(Check::Disk, "", values)).baseline(Check::Disk, "", &print("6.1"))
+    };
     assert_eq!(of(&values[..7]), None);
     let baseline = of(&values).unwrap();
     assert_eq!((baseline.median, baseline.count), (10.0, 8));
@@ -48,7 +49,7 @@ fn only_the_newest_value_of_a_node_alike_at_the_same_place_counts() {
     let gpu = Check::Gpu;
     let mut fleet = fleet(gpu, "gpu 5", &[8.0; 10]);
     let median = |fleet: &Fleet, device: &str, kernel: &str| {
-        let baseline = fleet.baseline(gpu, device, &print(kernel));
+        let baseline = Peers::from(fleet).baseline(gpu, device, &print(kernel));
         baseline.map(|one| (one.median, one.count))
     };
     assert_eq!(median(&fleet, "gpu 5", "6.1"), Some((8.0, 10)));
@@ -64,7 +65,8 @@ fn only_the_newest_value_of_a_node_alike_at_the_same_place_counts() {
     assert_eq!(median(&fleet, "gpu 5", "6.1"), Some((9.0, 10)));
     fleet.push("node-0", 30, &print("6.2"), [(gpu, "gpu 5", 9.0)]);
     assert_eq!(median(&fleet, "gpu 5", "6.1"), Some((9.0, 9)));
-    assert_eq!(fleet.newest_fingerprint(gpu, "gpu 5"), Some(&print("6.2")));
+    let all = Peers::from(&fleet);
+    assert_eq!(all.newest_fingerprint(gpu, "gpu 5"), Some(&print("6.2")));
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn the_slowest_core_of_a_node_stands_for_it_whichever_it_is() {
         let cores = cores.map(|(core, value)| (Check::CpuStress, core, value));
         fleet.push(&node.to_string(), 1, &print("6.1"), cores);
     }
-    let baseline = fleet.baseline(Check::CpuStress, "core 99", &print("6.1"));
+    let baseline = Peers::from(&fleet).baseline(Check::CpuStress, "core 99", &print("6.1"));
     assert_eq!(baseline.map(|one| one.median), Some(96.0));
 }
 
@@ -84,7 +86,7 @@ fn the_slowest_core_of_a_node_stands_for_it_whichever_it_is() {
 fn what_is_counted_is_not_compared() {
     for check in [Check::Offer, Check::MemoryPattern, Check::LockedMemory] {
         let fleet = fleet(check, "", &[8.0; 20]);
-        assert_eq!(fleet.baseline(check, "", &print("6.1")), None);
+        assert_eq!(Peers::from(&fleet).baseline(check, "", &print("6.1")), None);
     }
 }
 
@@ -94,7 +96,7 @@ fn many_are_more_than_a_quarter_of_the_last_twenty() {
         let values: Vec<_> = (0..count)
             .map(|at| if at < below { 1.0 } else { 9.0 })
             .collect();
-        fleet(Check::Disk, "", &values).many_below(Check::Disk, "", 5.0, None)
+        Peers::from(&fleet(Check::Disk, "", &values)).many_below(Check::Disk, "", 5.0, None)
     };
     // The one that is judged counts, too.
     assert_eq!(of(4, 19), None);
@@ -128,4 +130,82 @@ fn the_spread_of_normal_values_is_found_though_a_third_is_anything() {
     assert!((1.5..4.5).contains(&spread(&dirty)), "{}", spread(&dirty));
     assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
     assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+}
+
+/// A run as a fleet is told of it.
+#[derive(Clone)]
+struct Ran {
+    node: String,
+    at: i64,
+    print: Fingerprint,
+    values: Vec<(Check, &'static str, f64)>,
+}
+
+fn ran(rng: &mut sim::Rng) -> Ran {
+    let devices = [
+        (Check::CpuStress, "core 1"),
+        (Check::CpuStress, "core 2"),
+        (Check::Gpu, "gpu 0"),
+        (Check::Gpu, "gpu 1"),
+        (Check::Disk, ""),
+    ];
+    let values = (0..rng.below(6)).map(|_| {
+        let (check, device) = *rng.pick(&devices);
+        (check, device, rng.below(3) as f64)
+    });
+    let values = values.collect();
+    Ran {
+        node: format!("node-{}", rng.below(4)),
+        // Runs that end in the same second are drawn, too.
+        at: rng.below(6) as i64,
+        print: print(*rng.pick(&["6.1", "6.2"])),
+        values,
+    }
+}
+
+fn gathered(runs: &[Ran], except: &str) -> Fleet {
+    let mut fleet = Fleet::default();
+    for run in runs.iter().filter(|run| run.node != except) {
+        fleet.push(&run.node, run.at, &run.print, run.values.iter().copied());
+    }
+    fleet
+}
+
+#[test]
+fn a_fleet_that_follows_its_runs_is_the_one_that_is_gathered_anew() {
+    sim::for_each_seed(500, |rng| {
+        let (mut runs, mut kept): (Vec<Ran>, _) = (Vec::new(), Fleet::default());
+        for _ in 0..40 {
+            if runs.is_empty() || rng.chance(3, 5) {
+                let run = ran(rng);
+                kept.push(&run.node, run.at, &run.print, run.values.iter().copied());
+                runs.push(run);
+            } else {
+                let gone = runs.swap_remove(rng.below(runs.len()));
+                if kept.pull(&gone.node, gone.at, gone.values.iter().copied()) {
+                    for run in runs.iter().filter(|run| run.node == gone.node) {
+                        kept.push(&run.node, run.at, &run.print, run.values.iter().copied());
+                    }
+                }
+            }
+            assert_eq!(kept, gathered(&runs, ""));
+            // What a node is judged by knows nothing of its own runs.
+            let (all, others) = (kept.without("node-1"), gathered(&runs, "node-1"));
+            let others = Peers::from(&others);
+            for check in [Check::CpuStress, Check::Gpu, Check::Disk] {
+                let places: Vec<_> = others.places(check).collect();
+                assert_eq!(all.places(check).collect::<Vec<_>>(), places);
+                for place in places {
+                    let newest = |of: Peers<'_>| of.newest(check, place, None).collect::<Vec<_>>();
+                    assert_eq!(newest(all), newest(others));
+                    let print = others.newest_fingerprint(check, place);
+                    assert_eq!(all.newest_fingerprint(check, place), print);
+                }
+            }
+        }
+        for run in &runs {
+            let _again = kept.pull(&run.node, run.at, run.values.iter().copied());
+        }
+        assert_eq!(kept, Fleet::default(), "nothing stays of what is gone");
+    });
 }

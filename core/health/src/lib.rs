@@ -12,9 +12,10 @@ mod verdict;
 
 pub use check::{Check, Level, UnknownCheck};
 pub use due::{
-    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary, plan,
+    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary,
+    Waits, Withdrawal, plan,
 };
-pub use fleet::{Fleet, Floors, median};
+pub use fleet::{Fleet, Floors, Peers, median};
 pub use links::{LinkResult, Links, Pair};
 pub use quarantine::{
     Findings, Quarantine, QuarantineLimits, QuarantinePlan, QuarantineSummary, quarantine,

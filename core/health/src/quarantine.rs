@@ -129,13 +129,18 @@ pub fn quarantine(policies: &[DuePolicy], nodes: &[DueNode], runs: &[DueRun]) ->
             ));
         }
     }
+    // For each policy once: walking the nodes for each that failed took seconds in a large cluster.
+    let limited = by_age.iter().filter(|_| !candidates.is_empty());
+    let most: BTreeMap<&str, usize> = limited
+        .filter_map(|policy| Some((policy.name.as_str(), policy.quarantine?.most(policy, nodes))))
+        .collect();
     // Those that failed first come first.
     candidates.sort_by_key(|(failed, node, ..)| (*failed, &node.name));
     for (_, node, owner, limits, begin) in candidates {
         let summary = plan.policies.entry(owner.name.clone()).or_default();
         let in_leaf = leaves.entry(&node.leaf).or_default();
         let leaf_has_room = node.leaf.is_empty() || *in_leaf < limits.per_leaf;
-        if leaf_has_room && summary.quarantined.len() < limits.most(owner, nodes) {
+        if leaf_has_room && summary.quarantined.len() < most[owner.name.as_str()] {
             *in_leaf += 1;
             summary.quarantined.push(node.name.clone());
             plan.begin.push(begin);

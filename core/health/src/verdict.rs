@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::check::Check;
-use crate::fleet::{Baseline, Fleet, Floors, RUNS};
+use crate::fleet::{Baseline, Floors, Peers, RUNS};
 use crate::links::Pair;
 use crate::report::{CheckResult, Fingerprint, MAX_RESULTS, Outcome, Report, TEXT_BYTES, cut};
 
@@ -76,23 +76,22 @@ pub struct Judgement {
     pub results: Vec<Judged>,
 }
 
-/// Judges a report. `fleet` holds no run of the same node. `pair` are the node and its partner, if
-/// it has one.
+/// Judges a report. `pair` are the node and its partner, if it has one.
 #[must_use]
-pub fn judge(
+pub fn judge<'a>(
     report: &Report,
     asked: &[Check],
     floors: &Floors,
-    fleet: &Fleet,
+    peers: impl Into<Peers<'a>>,
     pair: Option<&Pair<'_>>,
 ) -> Judgement {
-    let peers = Peers {
+    let measure = Measure {
         fingerprint: &report.fingerprint,
         floors,
-        fleet,
+        peers: peers.into(),
         pair,
     };
-    let judged = report.results.iter().map(|result| peers.judge(result));
+    let judged = report.results.iter().map(|result| measure.judge(result));
     let missing = missing(report, asked, floors).map(|(check, device)| {
         let of = of_device(device);
         let message = format!("the validator did not report {check}{of}: validate again");
@@ -110,19 +109,20 @@ pub fn judge(
 /// The empty device stands for all that have none of their own. `fingerprint` is what the node was
 /// last; without one it is taken for as new as the newest of its class.
 #[must_use]
-pub fn screens(
+pub fn screens<'a>(
     asked: &[Check],
     floors: &Floors,
-    fleet: &Fleet,
+    peers: impl Into<Peers<'a>>,
     fingerprint: Option<&Fingerprint>,
 ) -> BTreeMap<(Check, String), f64> {
+    let peers = peers.into();
     let mut screens = BTreeMap::new();
     for &check in asked.iter().filter(|check| check.is_compared()) {
-        let places = fleet.places(check).take(MAX_RESULTS);
+        let places = peers.places(check).take(MAX_RESULTS);
         let devices: BTreeSet<&str> = floors.devices(check).chain(places).collect();
         for device in devices {
-            let expected = fingerprint.or_else(|| fleet.newest_fingerprint(check, device));
-            let baseline = expected.and_then(|one| fleet.baseline(check, device, one));
+            let expected = fingerprint.or_else(|| peers.newest_fingerprint(check, device));
+            let baseline = expected.and_then(|one| peers.baseline(check, device, one));
             let screen = baseline.map(|baseline| baseline.screen);
             let floor = floors.of(check, device);
             if let Some(value) = screen.into_iter().chain(floor).reduce(f64::max) {
@@ -156,14 +156,14 @@ fn missing<'a>(
 }
 
 /// What a node is judged by.
-struct Peers<'a> {
+struct Measure<'a> {
     fingerprint: &'a Fingerprint,
     floors: &'a Floors,
-    fleet: &'a Fleet,
+    peers: Peers<'a>,
     pair: Option<&'a Pair<'a>>,
 }
 
-impl Peers<'_> {
+impl Measure<'_> {
     fn judge(&self, result: &CheckResult) -> Judged {
         let (check, device) = (result.check, result.device.as_str());
         let (verdict, why) = match &result.outcome {
@@ -186,7 +186,7 @@ impl Peers<'_> {
     fn judge_value(&self, result: &CheckResult, value: f64, runs: u32) -> Judged {
         let (check, device) = (result.check, result.device.as_str());
         let floor = self.floors.of(check, device);
-        let baseline = self.fleet.baseline(check, device, self.fingerprint);
+        let baseline = self.peers.baseline(check, device, self.fingerprint);
         let (verdict, why) = match (floor, baseline) {
             (Some(floor), _) if value < floor => {
                 let why = format!(
@@ -246,8 +246,10 @@ impl Peers<'_> {
         line: f64,
         alike: Option<&Fingerprint>,
     ) -> (Verdict, String) {
-        let fleet = self.fleet;
-        match fleet.many_below(result.check, &result.device, line, alike) {
+        let many = self
+            .peers
+            .many_below(result.check, &result.device, line, alike);
+        match many {
             Some((below, of)) => {
                 let why = format!(
                     "{why}, as are {below} of the class's last {of} results: look for what they \

@@ -1,6 +1,7 @@
 //! Tests of `verdict`: which line decides, and who is never blamed.
 
 use super::*;
+use crate::fleet::Fleet;
 use crate::links::{LinkResult, Links};
 
 const GB: Check = Check::MemoryBandwidth;

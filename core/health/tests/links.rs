@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use health::{
     Check, CheckResult, DueNode, DuePolicy, DueRun, Findings, Fingerprint, Fleet, Floors, Level,
-    LinkResult, Links, NewRun, Outcome, Pair, Report, Verdict, judge, plan, screens,
+    LinkResult, Links, NewRun, Outcome, Pair, Report, Verdict, Waits, judge, plan, screens,
 };
 use sim::{Rng, for_each_seed};
 
@@ -33,6 +33,7 @@ struct World {
     failed: BTreeMap<String, i64>,
     /// Nodes with half a link.
     slow: Vec<String>,
+    waits: Waits,
 }
 
 /// The sum of twelve even numbers is nearly normal.
@@ -53,7 +54,10 @@ fn open(run: &NewRun, created: i64) -> DueRun {
         created,
         finished: None,
         verdict: None,
-        findings: Findings::default(),
+        findings: Findings {
+            started: Some(created),
+            ..Findings::default()
+        },
         link: None,
     }
 }
@@ -66,6 +70,7 @@ impl World {
             name: name(at),
             created: now,
             idle: true,
+            can_start: true,
             job: None,
             suspect: false,
             leaf: String::new(),
@@ -95,6 +100,7 @@ impl World {
             fleet: BTreeMap::new(),
             failed: BTreeMap::new(),
             slow: (0..slow).map(|at| name(at * 3)).collect(),
+            waits: Waits::default(),
         }
     }
 
@@ -107,12 +113,13 @@ impl World {
         for node in &mut self.nodes {
             node.idle = self.open.values().all(|(_, run)| run.node != node.name);
         }
-        let open = self.open.values().map(|(_, run)| open(run, self.now));
+        let open = self.open.values().map(|(end, run)| open(run, end - RUN));
         let runs: Vec<_> = self.runs.values().cloned().chain(open).collect();
         let plan = plan(
             std::slice::from_ref(&self.policy),
             &self.nodes,
             &runs,
+            &mut self.waits,
             self.now,
         );
         for name in &plan.delete {

@@ -1,17 +1,21 @@
 //! What is kept of a validation when it has ended, and gathered when a node is to be compared or
 //! its next run to be planned. Leaves both to `health`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crds::fabric::NodeClass;
 use crds::node_validation::{
     NodeValidationStatus, ValidationFingerprint, ValidationVerdict, WhenBusy,
 };
 use crds::{NodeValidation, names};
-use health::{Check, DueRun, Findings, Fingerprint, Fleet, Level, LinkResult, Links, Verdict};
+use health::{
+    Check, DueRun, Findings, Fingerprint, Fleet, Level, LinkResult, Links, Peers, Verdict,
+};
 
-use super::asked;
+use super::{asked, check};
 use crate::cluster::Mirrors;
+use crate::mirror::Derived;
 use crate::training_job::mirrored_job::{MirroredJob, Over};
 
 /// A run, finished or not. Times are in seconds since the Unix epoch.
@@ -45,9 +49,8 @@ impl Run {
         let runs_all = |level: &Level| level.checks().all(|check| checks.contains(&check));
         let labels = metadata.labels.as_ref();
         let values = status.results.iter().filter_map(|result| {
-            let check = result.check.as_str().parse().ok()?;
             let device = result.device.clone().unwrap_or_default();
-            Some((check, device, result.value?))
+            Some((check(result.check), device, result.value?))
         });
         let mut findings = Findings {
             started: status.start_time.as_ref().map(|at| at.0.as_second()),
@@ -55,10 +58,9 @@ impl Run {
             answered: status.quarantine_time.is_some(),
             ..Findings::default()
         };
-        findings.sort(status.results.iter().filter_map(|result| {
-            let check = result.check.as_str().parse().ok()?;
+        findings.sort(status.results.iter().map(|result| {
             let device = result.device.as_deref().unwrap_or_default();
-            Some((check, device, verdict(result.verdict)))
+            (check(result.check), device, verdict(result.verdict))
         }));
         let link = link(validation.spec.partner_node_name.as_deref(), &status);
         Self {
@@ -89,6 +91,20 @@ impl Run {
         by.is_some_and(|by| self.findings.answered || by == self.name)
     }
 
+    fn values(&self) -> impl Iterator<Item = (Check, &str, f64)> {
+        let values = self.values.iter();
+        values.map(|(check, device, value)| (*check, device.as_str(), *value))
+    }
+
+    /// Its node, and that to which it measured the network.
+    fn ends(&self) -> impl Iterator<Item = &str> {
+        let partner = self.link.as_ref().map(|link| &link.partner);
+        let partner = partner.filter(|partner| **partner != self.node);
+        std::iter::once(&self.node)
+            .chain(partner)
+            .map(String::as_str)
+    }
+
     /// What decides when the node is due again.
     pub fn view(&self) -> DueRun {
         DueRun {
@@ -109,10 +125,8 @@ impl Run {
 
 /// What a run found of the network to its partner; none if it did not measure it.
 fn link(partner: Option<&str>, status: &NodeValidationStatus) -> Option<LinkResult> {
-    let shared = status.results.iter().filter(|result| {
-        let check = result.check.as_str().parse();
-        check.is_ok_and(Check::is_shared)
-    });
+    let results = status.results.iter();
+    let shared = results.filter(|result| check(result.check).is_shared());
     let verdicts = shared.map(|result| verdict(result.verdict));
     let mut verdicts = verdicts.filter(|one| one.says_something()).peekable();
     verdicts.peek()?;
@@ -142,20 +156,88 @@ pub fn verdicts(mirrors: &Mirrors) -> BTreeMap<Verdict, i64> {
     counts
 }
 
-/// What the runs that are kept found of the network between nodes, since these exist.
-pub(super) fn links(mirrors: &Mirrors) -> Links {
-    let mut links = Links::default();
+/// The finished runs that are kept, in the order in which they are looked for when another ends:
+/// what a class measured, and who touched a node. So one that ends costs the same in any fleet.
+#[derive(Debug, Default, PartialEq)]
+pub struct FinishedRuns {
+    /// By class.
+    fleets: BTreeMap<String, Fleet>,
+    /// By node or partner, then by uid.
+    touching: BTreeMap<String, BTreeMap<String, Arc<Run>>>,
+}
+
+impl Derived<MirroredJob> for FinishedRuns {
+    fn added(&mut self, job: &MirroredJob) {
+        let Some(run) = finished(job) else { return };
+        for end in run.ends() {
+            let touching = self.touching.entry(end.to_owned()).or_default();
+            touching.insert(run.uid.clone(), Arc::clone(run));
+        }
+        let Some(class) = &run.class else { return };
+        let fleet = self.fleets.entry(class.clone()).or_default();
+        push(fleet, run);
+        if fleet.is_empty() {
+            self.fleets.remove(class);
+        }
+    }
+
+    fn removed(&mut self, job: &MirroredJob) {
+        let Some(run) = finished(job) else { return };
+        for end in run.ends() {
+            if let Some(touching) = self.touching.get_mut(end) {
+                touching.remove(&run.uid);
+                if touching.is_empty() {
+                    self.touching.remove(end);
+                }
+            }
+        }
+        let Some(class) = &run.class else { return };
+        let Some(fleet) = self.fleets.get_mut(class) else {
+            return;
+        };
+        if let Some(at) = run.finished
+            && fleet.pull(&run.node, at, run.values())
+        {
+            let others = self.touching.get(&run.node).into_iter().flatten();
+            let others = others.map(|(_, other)| other);
+            let alike = |other: &&Arc<Run>| other.node == run.node && other.class == run.class;
+            others.filter(alike).for_each(|other| push(fleet, other));
+        }
+        if fleet.is_empty() {
+            self.fleets.remove(class);
+        }
+    }
+}
+
+fn finished(job: &MirroredJob) -> Option<&Arc<Run>> {
+    match job {
+        MirroredJob::Over(over) => over.run.as_ref(),
+        MirroredJob::Whole(_) | MirroredJob::Unreadable(_) => None,
+    }
+}
+
+fn push(fleet: &mut Fleet, run: &Run) {
+    if let (Some(at), Some(fingerprint)) = (run.finished, &run.fingerprint) {
+        fleet.push(&run.node, at, fingerprint, run.values());
+    }
+}
+
+/// What is known of the network from these two nodes to others, and of those to others, since these
+/// nodes exist: what the two are judged by. The runs that are kept found it.
+pub(super) fn links(mirrors: &Mirrors, node: &str, partner: &str) -> Links {
+    let runs = &mirrors.validations.derived().touching;
+    let touching = |node: &str| runs.get(node).into_iter().flatten().map(|(_, run)| run);
+    let near = touching(node).flat_map(|run| run.ends());
+    let near: BTreeSet<&str> = near.chain([node, partner]).collect();
     let was_there = |node: &str, at: i64| {
         let node = mirrors.nodes.get("", node);
         let at = u64::try_from(at).unwrap_or(0);
         node.is_some_and(|node| node.created.as_millis() / 1000 <= at)
     };
-    for mirrored in mirrors.validations.resting() {
-        if let MirroredJob::Over(Over { run: Some(run), .. }) = mirrored
-            && let (Some(at), Some(link)) = (run.finished, &run.link)
-            && [&run.node, &link.partner]
-                .into_iter()
-                .all(|node| was_there(node, at))
+    let mut links = Links::default();
+    for run in near.into_iter().flat_map(touching) {
+        if let (Some(at), Some(link)) = (run.finished, &run.link)
+            && run.ends().all(|node| was_there(node, at))
         {
             links.push(&run.node, at, link);
         }
@@ -164,26 +246,14 @@ pub(super) fn links(mirrors: &Mirrors) -> Links {
 }
 
 /// What the other nodes of the class measured last.
-pub(super) fn fleet(mirrors: &Mirrors, class: Option<&NodeClass>, node: &str) -> Fleet {
-    let mut fleet = Fleet::default();
-    let Some(class) = class else {
-        return fleet;
-    };
-    for mirrored in mirrors.validations.resting() {
-        let MirroredJob::Over(over) = mirrored else {
-            continue;
-        };
-        let alike = |run: &&Run| run.class.as_ref() == Some(&class.name) && run.node != node;
-        let Some(run) = over.run.as_deref().filter(alike) else {
-            continue;
-        };
-        if let (Some(at), Some(fingerprint)) = (run.finished, &run.fingerprint) {
-            let values = run.values.iter();
-            let values = values.map(|(check, device, value)| (*check, device.as_str(), *value));
-            fleet.push(&run.node, at, fingerprint, values);
-        }
-    }
-    fleet
+pub(super) fn peers<'a>(
+    mirrors: &'a Mirrors,
+    class: Option<&NodeClass>,
+    node: &'a str,
+) -> Peers<'a> {
+    let fleets = &mirrors.validations.derived().fleets;
+    let fleet = class.and_then(|class| fleets.get(&class.name));
+    fleet.map_or_else(Peers::default, |fleet| fleet.without(node))
 }
 
 fn verdict(verdict: ValidationVerdict) -> Verdict {
@@ -212,3 +282,7 @@ fn fingerprint(shown: ValidationFingerprint) -> Fingerprint {
         validator,
     }
 }
+
+#[cfg(test)]
+#[path = "finished_tests.rs"]
+mod tests;

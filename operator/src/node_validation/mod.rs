@@ -10,13 +10,13 @@ mod verdict;
 
 use std::time::Duration;
 
-pub use finished::{Run, verdicts};
+pub use finished::{FinishedRuns, Run, verdicts};
 
 use contract::assignment::{ALGORITHM, AssignedNode, Assignment, JobRef, VERSION};
 use contract::validation::{AskedCheck, OfferedResource, Screen, ValidationTask};
 use crds::NodeValidation;
 use crds::fabric::{FabricSpec, NodeClass};
-use crds::node_validation::{NodeValidationStatus, ValidationLevel, WhenBusy};
+use crds::node_validation::{NodeValidationStatus, ValidationCheck, ValidationLevel, WhenBusy};
 use health::{Check, Floors, Level};
 use scheduler::{DryRun, Job, JobKey, JobPhase, JobStatus, NewAttempt, Problem, Timestamp};
 use topology::OnPeerLoss;
@@ -78,10 +78,7 @@ pub fn job(
 /// just started it offers none of it, nor of anything else: what it lacks then says nothing.
 fn no_agent(validation: &NodeValidation, mirrors: &Mirrors) -> Option<Problem> {
     let node = mirrors.nodes.get("", &validation.spec.node_name)?;
-    let mut offers = node.offers.iter();
-    let offers_itself =
-        offers.any(|offer| offer.resource == crds::names::RESOURCE_NODE && offer.milli > 0);
-    (!offers_itself).then(|| Problem {
+    (!offers_itself(node)).then(|| Problem {
         reason: "NoAgent",
         message: format!(
             "node {} does not offer {}: the node agent (DaemonSet fireflyer-device-plugin) is not \
@@ -90,6 +87,11 @@ fn no_agent(validation: &NodeValidation, mirrors: &Mirrors) -> Option<Problem> {
             crds::names::RESOURCE_NODE
         ),
     })
+}
+
+fn offers_itself(node: &MirroredNode) -> bool {
+    let mut offers = node.offers.iter();
+    offers.any(|offer| offer.resource == crds::names::RESOURCE_NODE && offer.milli > 0)
 }
 
 /// A pod whose claim is not there would hold the node until its deadline.
@@ -147,8 +149,8 @@ pub fn task(
     let mut asked = asked(validation);
     // Its partner has its node by now, and waits.
     asked.sort_by_key(|check| !check.is_shared());
-    let fleet = finished::fleet(mirrors, class, &validation.spec.node_name);
-    let screens = health::screens(&asked, &floors(class, &offers), &fleet, None);
+    let peers = finished::peers(mirrors, class, &validation.spec.node_name);
+    let screens = health::screens(&asked, &floors(class, &offers), peers, None);
     let checks = asked.into_iter().map(|check| {
         let of_check = screens.iter().filter(|((of, _), _)| *of == check);
         AskedCheck {
@@ -202,13 +204,15 @@ pub fn record(
         let report = pod.and_then(|mirrored| mirrored.report.as_deref());
         let offers = node.map_or_else(Vec::new, |node| offers(node, class));
         let spec = &validation.spec;
+        let partner = spec.partner_node_name.as_deref();
+        let links = partner.map(|partner| finished::links(mirrors, &spec.node_name, partner));
         let by = verdict::Measure {
             asked: asked(validation),
             floors: floors(class, &offers),
-            fleet: finished::fleet(mirrors, class, &spec.node_name),
+            peers: finished::peers(mirrors, class, &spec.node_name),
             node: &spec.node_name,
-            partner: spec.partner_node_name.as_deref(),
-            links: finished::links(mirrors),
+            partner,
+            links: links.unwrap_or_default(),
         };
         verdict::of_report(&mut shown, key, report, &by);
     }
@@ -218,10 +222,7 @@ pub fn record(
 /// The checks that are to run.
 fn asked(validation: &NodeValidation) -> Vec<Check> {
     match &validation.spec.checks {
-        Some(checks) => checks
-            .iter()
-            .filter_map(|check| check.as_str().parse().ok())
-            .collect(),
+        Some(checks) => checks.iter().map(|asked| check(*asked)).collect(),
         None => level(validation.spec.level).checks().collect(),
     }
 }
@@ -234,17 +235,50 @@ fn level(level: ValidationLevel) -> Level {
     }
 }
 
+fn level_to_api(level: Level) -> ValidationLevel {
+    match level {
+        Level::Quick => ValidationLevel::Quick,
+        Level::Standard => ValidationLevel::Standard,
+        Level::Full => ValidationLevel::Full,
+    }
+}
+
+fn check(check: ValidationCheck) -> Check {
+    match check {
+        ValidationCheck::Offer => Check::Offer,
+        ValidationCheck::CpuFrequency => Check::CpuFrequency,
+        ValidationCheck::CpuStress => Check::CpuStress,
+        ValidationCheck::MemoryBandwidth => Check::MemoryBandwidth,
+        ValidationCheck::MemoryPattern => Check::MemoryPattern,
+        ValidationCheck::AllReduce => Check::AllReduce,
+        ValidationCheck::Disk => Check::Disk,
+        ValidationCheck::LockedMemory => Check::LockedMemory,
+        ValidationCheck::Gpu => Check::Gpu,
+        ValidationCheck::Network => Check::Network,
+    }
+}
+
+fn check_to_api(check: Check) -> ValidationCheck {
+    match check {
+        Check::Offer => ValidationCheck::Offer,
+        Check::CpuFrequency => ValidationCheck::CpuFrequency,
+        Check::CpuStress => ValidationCheck::CpuStress,
+        Check::MemoryBandwidth => ValidationCheck::MemoryBandwidth,
+        Check::MemoryPattern => ValidationCheck::MemoryPattern,
+        Check::AllReduce => ValidationCheck::AllReduce,
+        Check::Disk => ValidationCheck::Disk,
+        Check::LockedMemory => ValidationCheck::LockedMemory,
+        Check::Gpu => ValidationCheck::Gpu,
+        Check::Network => ValidationCheck::Network,
+    }
+}
+
 /// What a node of a class must reach.
 fn floors(class: Option<&NodeClass>, offers: &[OfferedResource]) -> Floors {
     let mut floors = Floors::default();
     for floor in class.into_iter().flat_map(|class| &class.floors) {
-        if let Ok(check) = floor.check.as_str().parse() {
-            floors.set(
-                check,
-                floor.device.as_deref().unwrap_or_default(),
-                floor.value,
-            );
-        }
+        let device = floor.device.as_deref().unwrap_or_default();
+        floors.set(check(floor.check), device, floor.value);
     }
     for offer in offers {
         floors.set(Check::Offer, &offer.resource, offer.expected);

@@ -8,14 +8,15 @@ mod quarantine;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crds::node_validation::WhenBusy;
 use crds::node_validation_policy::NodeValidationPolicy;
 use crds::{NodeValidation, names};
 use daemon::CancellationToken;
-use health::{DuePlan, NewRun, QuarantineSummary};
+use health::{DuePlan, NewRun, QuarantineSummary, Waits, Withdrawal};
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, Preconditions};
 use scheduler::JobKind;
 use serde_json::{Value, json};
@@ -23,14 +24,17 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::clock;
-use crate::cluster::{Mirrors, SharedCluster};
+use crate::cluster::SharedCluster;
+use crate::event::{CLUSTER_NAMESPACE, Event};
 use crate::fabric::{FabricObservation, NodesSeen};
 use crate::metrics::Metrics;
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::TaintRules;
 use crate::training_job::write::{self, Writer};
 use crate::workload::{Workload, owner_reference};
-use observed::Observed;
+use observed::{Observed, OpenRun};
+
+use super::{finished, level_to_api};
 
 /// How often is looked what is due.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -50,6 +54,8 @@ pub struct PolicyKeeper {
     pub instance: String,
     /// Where it counts.
     pub metrics: Metrics,
+    /// Which runs do not start, as this leader has seen it.
+    pub waits: Mutex<Waits>,
 }
 
 /// What one look found.
@@ -58,6 +64,7 @@ struct Look {
     policies: BTreeMap<String, NodeValidationPolicy>,
     /// The uid of each run that is to be deleted.
     uids: BTreeMap<String, String>,
+    open: BTreeMap<String, OpenRun>,
 }
 
 impl PolicyKeeper {
@@ -75,19 +82,108 @@ impl PolicyKeeper {
             let seen = seen.borrow().clone();
             match seen {
                 Some(seen) => self.step(seen.nodes()).await,
-                None => self.metrics.quarantined.reset(),
+                None => {
+                    self.metrics.quarantined.reset();
+                    *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = Waits::default();
+                }
             }
         }
     }
 
     /// Does what is to be done now.
     pub async fn step(&self, seen: &NodesSeen) {
+        self.step_at(seen, seconds(clock::now().as_millis())).await;
+    }
+
+    /// Does what is to be done at this time, in seconds since the Unix epoch.
+    pub async fn step_at(&self, seen: &NodesSeen, now: i64) {
         // What is superseded depends on who is in quarantine by now.
         let quarantines = self.quarantine(seen).await;
-        let found = look(&self.cluster.mirrors(), seen);
-        if let Some(found) = found {
+        if let Some(found) = self.look(seen, now) {
             self.carry_out(found, &quarantines).await;
         }
+    }
+
+    /// What is due; none before everything was listed once, or without a policy.
+    fn look(&self, seen: &NodesSeen, now: i64) -> Option<Look> {
+        let (observed, policies) = {
+            let mirrors = self.cluster.mirrors();
+            let policies = mirrors.policies.values().map(|policy| {
+                let name = policy.metadata.name.clone().unwrap_or_default();
+                (name, policy.clone())
+            });
+            let policies: BTreeMap<_, _> = policies.collect();
+            (Observed::new(&mirrors, seen)?, policies)
+        };
+        if observed.policies.is_empty() {
+            return None;
+        }
+        let plan = {
+            let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+            let runs = observed.views();
+            health::plan(&observed.policies, &observed.nodes, &runs, &mut waits, now)
+        };
+        let doomed: BTreeSet<&str> = plan.delete.iter().map(String::as_str).collect();
+        let doomed = |run: &&finished::Run| doomed.contains(run.name.as_str());
+        let runs = observed.runs.iter().filter(doomed);
+        let uids = runs
+            .map(|run| (run.name.clone(), run.uid.clone()))
+            .collect();
+        Some(Look {
+            plan,
+            policies,
+            uids,
+            open: observed.open,
+        })
+    }
+
+    /// Deletes a run that did not start, as it was seen: one that has started since stays.
+    async fn withdraw(&self, one: &Withdrawal, run: &OpenRun, policy: &NodeValidationPolicy) {
+        let Withdrawal {
+            run: name,
+            policy: by,
+            node,
+            waited,
+        } = one;
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid: Some(run.uid.clone()),
+            resource_version: Some(run.version.clone()),
+        });
+        let deleted = self.writer.delete::<NodeValidation>("", name, &params);
+        match deleted.await {
+            Ok(_) => {}
+            Err(write::Error::Conflict { .. } | write::Error::Missing { .. }) => return,
+            Err(error) => {
+                warn!(run = name, %error, "failed to withdraw a validation, trying again");
+                return;
+            }
+        }
+        info!(
+            policy = by,
+            node,
+            run = name,
+            why = run.why,
+            "withdrew a validation that did not start"
+        );
+        let why = match run.why.as_str() {
+            "" => "no reason is known",
+            why => why,
+        };
+        let note = format!(
+            "NodeValidation {name} of node {node} did not start within {waited} s and is deleted; \
+             the node is tried again later: {why}"
+        );
+        let event = Event {
+            name: by,
+            regarding: json!({"apiVersion": names::API_VERSION, "kind": "NodeValidationPolicy",
+                "name": by, "uid": policy.uid()}),
+            namespace: CLUSTER_NAMESPACE,
+            instance: &self.instance,
+            reason: "Withdrawn",
+            note: &note,
+            warning: true,
+        };
+        event.publish(&self.writer).await;
     }
 
     async fn carry_out(&self, look: Look, quarantines: &BTreeMap<String, QuarantineSummary>) {
@@ -95,6 +191,7 @@ impl PolicyKeeper {
             plan,
             policies,
             uids,
+            open,
         } = look;
         let writer = &self.writer;
         for run in first(&plan.create) {
@@ -144,6 +241,11 @@ impl PolicyKeeper {
                 warn!(run = name, %error, "failed to delete a validation, trying again");
             }
         }
+        for one in plan.withdraw.iter().take(WRITES) {
+            if let (Some(run), Some(policy)) = (open.get(&one.run), policies.get(&one.policy)) {
+                self.withdraw(one, run, policy).await;
+            }
+        }
         for (name, policy) in &policies {
             let summary = plan.policies.get(name);
             let quarantine = quarantines.get(name).cloned().unwrap_or_default();
@@ -158,32 +260,6 @@ impl PolicyKeeper {
             }
         }
     }
-}
-
-/// What is due; none before everything was listed once, or without a policy.
-fn look(mirrors: &Mirrors, seen: &NodesSeen) -> Option<Look> {
-    let observed = Observed::new(mirrors, seen)?;
-    if observed.policies.is_empty() {
-        return None;
-    }
-    let now = seconds(clock::now().as_millis());
-    let plan = health::plan(&observed.policies, &observed.nodes, &observed.views(), now);
-    let doomed: BTreeSet<&str> = plan.delete.iter().map(String::as_str).collect();
-    let uids = observed
-        .runs
-        .iter()
-        .filter(|run| doomed.contains(run.name.as_str()))
-        .map(|run| (run.name.clone(), run.uid.clone()))
-        .collect();
-    let policies = mirrors.policies.values().map(|policy| {
-        let name = policy.metadata.name.clone().unwrap_or_default();
-        (name, policy.clone())
-    });
-    Some(Look {
-        plan,
-        policies: policies.collect(),
-        uids,
-    })
 }
 
 /// The runs to create now. Two that measure the network between them are not parted.
@@ -210,7 +286,7 @@ fn object(run: &NewRun, policy: &NodeValidationPolicy) -> Value {
         },
         "spec": {
             "nodeName": run.node,
-            "level": run.level,
+            "level": level_to_api(run.level),
             "whenBusy": when_busy,
             "deadlineSeconds": policy.spec.deadline_seconds,
         },

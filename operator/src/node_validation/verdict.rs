@@ -1,12 +1,12 @@
 //! The verdict of a run: from what its validator reported, or from why it did not.
 
 use crds::node_validation::{
-    NodeValidationStatus, ValidationCheck, ValidationFingerprint, ValidationResult,
-    ValidationVerdict,
+    NodeValidationStatus, ValidationFingerprint, ValidationResult, ValidationVerdict,
 };
-use health::{Check, Fleet, Floors, Judged, Links, Outcome, Pair, Report, Verdict};
+use health::{Check, Floors, Judged, Links, Outcome, Pair, Peers, Report, Verdict};
 use scheduler::{JobKey, JobStatus};
 
+use super::check_to_api;
 use crate::condition::cut;
 
 /// Results that the schema takes.
@@ -28,7 +28,7 @@ pub(super) struct Measure<'a> {
     /// What the node's class promises.
     pub(super) floors: Floors,
     /// What its other nodes measured.
-    pub(super) fleet: Fleet,
+    pub(super) peers: Peers<'a>,
     /// The node.
     pub(super) node: &'a str,
     /// The node with which it measured the network, if there is one.
@@ -56,14 +56,14 @@ pub(super) fn of_report(
         partner,
         links: &by.links,
     });
-    let judgement = health::judge(&report, &by.asked, &by.floors, &by.fleet, pair.as_ref());
+    let judgement = health::judge(&report, &by.asked, &by.floors, by.peers, pair.as_ref());
     shown.verdict = Some(verdict(judgement.verdict));
     shown.reason = Some(judgement.verdict.as_str().to_owned());
     shown.message = Some(summary(judgement.verdict, &judgement.results));
     let mut left = MESSAGES_BYTES;
     let results = judgement.results.iter().take(RESULTS);
     shown.results = results
-        .filter_map(|judged| result(judged, &report, &mut left))
+        .map(|judged| result(judged, &report, &mut left))
         .collect();
     shown.boot_id = Some(report.boot).filter(|boot| !boot.is_empty() && boot.len() <= BOOT_BYTES);
     let fingerprint = report.fingerprint;
@@ -140,9 +140,7 @@ fn summary(verdict: Verdict, results: &[Judged]) -> String {
 }
 
 /// A row of the table. Its message takes of what all messages have `left`.
-fn result(judged: &Judged, report: &Report, left: &mut usize) -> Option<ValidationResult> {
-    let mut known = ValidationCheck::ALL.into_iter();
-    let check = known.find(|check| check.as_str() == judged.check.as_str())?;
+fn result(judged: &Judged, report: &Report, left: &mut usize) -> ValidationResult {
     let mut reported = report.results.iter();
     let reported = reported.find(|one| one.check == judged.check && one.device == judged.device);
     let runs = reported.and_then(|one| match one.outcome {
@@ -152,8 +150,8 @@ fn result(judged: &Judged, report: &Report, left: &mut usize) -> Option<Validati
     let message = judged.message.as_str();
     let message = &message[..message.floor_char_boundary(RESULT_BYTES.min(*left))];
     *left -= message.len();
-    Some(ValidationResult {
-        check,
+    ValidationResult {
+        check: check_to_api(judged.check),
         device: (!judged.device.is_empty()).then(|| judged.device.clone()),
         verdict: verdict(judged.verdict),
         value: judged.value,
@@ -165,7 +163,7 @@ fn result(judged: &Judged, report: &Report, left: &mut usize) -> Option<Validati
         median: judged.median,
         runs,
         message: (!message.is_empty()).then(|| message.to_owned()),
-    })
+    }
 }
 
 fn verdict(verdict: Verdict) -> ValidationVerdict {

@@ -26,8 +26,12 @@ pub struct StorageMirrors {
     pub chains: Mirror<StorageChain>,
 }
 
-impl Mirrored for StoragePool {}
-impl Mirrored for StorageChain {}
+impl Mirrored for StoragePool {
+    type Derived = ();
+}
+impl Mirrored for StorageChain {
+    type Derived = ();
+}
 
 impl StorageMirrors {
     /// Whether both kinds were listed once.

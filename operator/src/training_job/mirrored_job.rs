@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::clock;
 use crate::mirror::{Mirrored, ObjectKey};
-use crate::node_validation::Run;
+use crate::node_validation::{FinishedRuns, Run};
 use crate::training_job::translate;
 use crate::views::Guarded;
 use crate::workload::Workload;
@@ -145,6 +145,8 @@ impl Over {
 }
 
 impl Mirrored for MirroredJob {
+    type Derived = FinishedRuns;
+
     fn rests_with(&self) -> Option<ObjectKey> {
         match self {
             Self::Over(Over { key, .. }) => Some(translate::name_of(key)),

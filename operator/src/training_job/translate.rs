@@ -150,6 +150,8 @@ pub struct MirroredPod {
 }
 
 impl Mirrored for MirroredPod {
+    type Derived = ();
+
     /// One that has ended and is not held back stays for its log.
     fn rests_with(&self) -> Option<ObjectKey> {
         let rests = self.pod.terminal && !self.pod.finalizer;
@@ -167,9 +169,15 @@ pub fn name_of(job: &JobKey) -> ObjectKey {
     (job.namespace.to_string(), job.name.to_string())
 }
 
-impl Mirrored for MirroredNode {}
-impl Mirrored for MirroredClaim {}
+impl Mirrored for MirroredNode {
+    type Derived = ();
+}
+impl Mirrored for MirroredClaim {
+    type Derived = ();
+}
 impl Mirrored for MirroredAttempt {
+    type Derived = ();
+
     fn rests_with(&self) -> Option<ObjectKey> {
         Some(name_of(&self.attempt.job))
     }

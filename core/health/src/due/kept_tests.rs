@@ -8,7 +8,7 @@ fn deleted(level: Level, runs: &[DueRun]) -> Vec<String> {
         level,
         ..policy("weekly", &["a"])
     };
-    plan(&[policy], &[node("a")], runs, NOW).delete
+    plan(&[policy], &[node("a")], runs, &mut Waits::default(), NOW).delete
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn an_error_takes_no_results_place() {
     let kept = [runs[0].clone(), runs[2].clone(), runs[4].clone()];
     assert_eq!(deleted(Level::Standard, &kept), [""; 0]);
     let policy = policy("weekly", &["a"]);
-    let plan = plan(&[policy], &[node("a")], &kept, NOW);
+    let plan = plan(&[policy], &[node("a")], &kept, &mut Waits::default(), NOW);
     assert_eq!(plan.policies["weekly"].failed, [""; 0]);
 }
 
@@ -81,7 +81,15 @@ fn runs_of_a_node_that_is_gone_are_deleted_the_finished_ones_a_week_later() {
         ..open("2", "gone")
     };
     let runs = [open("1", "gone"), by_person, run("3", "gone", NOW - DAY)];
-    let at = |now| plan(&[policy("weekly", &["gone"])], &[], &runs, now);
+    let at = |now| {
+        plan(
+            &[policy("weekly", &["gone"])],
+            &[],
+            &runs,
+            &mut Waits::default(),
+            now,
+        )
+    };
     let now = at(NOW);
     assert_eq!(
         (now.delete, now.next),

@@ -9,6 +9,8 @@ use crate::links::LinkResult;
 pub(super) struct Candidate<'a> {
     pub(super) node: &'a DueNode,
     pub(super) due: Due,
+    /// From when on it may have a run again, if its last one was withdrawn.
+    pub(super) again: Option<i64>,
     /// Whether it is to have a run now. One that is not may be the partner of one that is.
     pub(super) is_wanted: bool,
     /// The newest way to a partner.

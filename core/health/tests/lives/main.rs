@@ -2,7 +2,7 @@
 //! returns: VALID-2, nobody leaves quarantine but by a run that passes what had failed or by a
 //! person, and nobody enters it by an error of a checker. Leaves what the cluster does to `world`.
 
-use health::{DuePlan, plan, quarantine};
+use health::{DuePlan, Waits, plan, quarantine};
 use sim::{Rng, explore, is_replay, print_count};
 
 use world::{World, policy};
@@ -69,7 +69,8 @@ impl Operator {
         }
         // What is superseded depends on who is in quarantine by now.
         let View { nodes, runs } = &self.view;
-        let DuePlan { delete, .. } = plan(&policies, nodes, runs, world.now());
+        let DuePlan { delete, .. } =
+            plan(&policies, nodes, runs, &mut Waits::default(), world.now());
         for name in delete {
             if may_write() {
                 world.delete_old(&name);

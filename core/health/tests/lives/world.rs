@@ -99,6 +99,7 @@ impl World {
                 name: format!("node-{at}"),
                 created: 0,
                 idle: true,
+                can_start: true,
                 suspect: false,
                 job: None,
                 leaf: format!("leaf-{}", at / 3),

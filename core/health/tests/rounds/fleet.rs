@@ -157,6 +157,7 @@ impl Fleet {
                 name: slot.name.clone(),
                 created: node.created,
                 idle,
+                can_start: true,
                 job: node.job.map(|(job, since)| NodeUse {
                     job: job.to_string(),
                     since,
@@ -251,6 +252,13 @@ impl Fleet {
         let slot = &self.slots[run.slot];
         let is_there = slot.node.is_some() && slot.name == run.view.node;
         assert!(run.view.finished.is_some() || !is_there, "{name} is open");
+    }
+
+    /// A policy's run goes that did not start, as a job was quicker.
+    pub(super) fn withdraw(&mut self, name: &str) {
+        let run = self.runs.remove(name).expect("what is withdrawn exists");
+        assert!(run.view.policy.is_some(), "a person's run");
+        assert!(!run.has_node, "{name} has its node");
     }
 
     pub(super) fn pass(&mut self, time: i64) {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use health::{DueNode, DuePlan, DuePolicy, DueRun, MOST_KEPT, plan};
+use health::{DueNode, DuePlan, DuePolicy, DueRun, MOST_KEPT, Waits, plan};
 use sim::{Rng, for_each_seed};
 
 use fleet::{DAY, Fleet, LEVEL, TICK};
@@ -36,6 +36,7 @@ struct Figures {
     most_due: usize,
     created: usize,
     deleted: usize,
+    waits: Waits,
 }
 
 /// The older policy selects nine nodes of ten, the younger all.
@@ -66,14 +67,17 @@ fn plan_shuffled(
     policies: &[DuePolicy; 2],
     mut nodes: Vec<DueNode>,
     mut runs: Vec<DueRun>,
+    waits: &mut Waits,
     now: i64,
 ) -> DuePlan {
-    let planned = plan(policies, &nodes, &runs, now);
+    let mut waits_again = waits.clone();
+    let planned = plan(policies, &nodes, &runs, waits, now);
     let mut policies = policies.clone();
     rng.shuffle(&mut policies);
     rng.shuffle(&mut nodes);
     rng.shuffle(&mut runs);
-    assert_eq!(plan(&policies, &nodes, &runs, now), planned);
+    let again = plan(&policies, &nodes, &runs, &mut waits_again, now);
+    assert_eq!((again, &waits_again), (planned.clone(), &*waits));
     planned
 }
 
@@ -82,7 +86,8 @@ impl Figures {
         let policies = policies(fleet, size);
         let (nodes, runs) = (fleet.nodes(), fleet.runs().cloned().collect());
         let mut rng = fleet.rng.fork();
-        let plan = plan_shuffled(&mut rng, &policies, nodes, runs, fleet.now);
+        let now = fleet.now;
+        let plan = plan_shuffled(&mut rng, &policies, nodes, runs, &mut self.waits, now);
         let overlapped = plan.policies["rest"].overlapped_by.as_deref();
         assert_eq!(overlapped, Some("weekly"));
         self.created += plan.create.len();
@@ -91,6 +96,9 @@ impl Figures {
         self.most_due = self.most_due.max(due);
         for name in &plan.delete {
             fleet.delete(name);
+        }
+        for withdrawal in &plan.withdraw {
+            fleet.withdraw(&withdrawal.run);
         }
         for run in &plan.create {
             fleet.create(run);
@@ -119,7 +127,9 @@ impl Figures {
         for policy in policies {
             let open = open_of.get(policy.name.as_str()).copied().unwrap_or(0);
             let summary = &plan.policies[&policy.name];
-            assert_eq!(open, summary.running + summary.waiting);
+            let withdrawn = plan.withdraw.iter();
+            let withdrawn = withdrawn.filter(|one| one.policy == policy.name).count();
+            assert_eq!(open + withdrawn, summary.running + summary.waiting);
         }
         let open = open_of.values().sum();
         self.most_open = self.most_open.max(open);

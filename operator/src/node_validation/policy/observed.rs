@@ -1,15 +1,18 @@
 //! What the mirrors hold, as `health` plans with it: policies, nodes and runs of one moment.
 
+use std::collections::BTreeMap;
+
 use crds::fabric::FabricSpec;
+use crds::names;
 use crds::node_validation_policy::{NodeValidationPolicy, QuarantineMode};
 use health::{DueNode, DuePolicy, DueRun, QuarantineLimits};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use scheduler::Ready;
+use scheduler::{Ready, Wish};
 
 use super::seconds;
 use crate::cluster::Mirrors;
 use crate::fabric::NodesSeen;
-use crate::node_validation::{finished::Run, level, partner};
+use crate::node_validation::{finished::Run, level, offers_itself, partner};
 use crate::training_job::mirrored_job::MirroredJob;
 use crate::training_job::translate::MirroredNode;
 use crate::workload::Workload;
@@ -19,6 +22,17 @@ pub(super) struct Observed {
     pub(super) policies: Vec<DuePolicy>,
     pub(super) nodes: Vec<DueNode>,
     pub(super) runs: Vec<Run>,
+    /// Those that have not ended, by name.
+    pub(super) open: BTreeMap<String, OpenRun>,
+}
+
+/// What it takes to delete a run that has not started, and only such.
+#[derive(Clone)]
+pub(super) struct OpenRun {
+    pub(super) uid: String,
+    pub(super) version: String,
+    /// What it waits for, in words.
+    pub(super) why: String,
 }
 
 impl Observed {
@@ -33,6 +47,7 @@ impl Observed {
             name: node.name.to_string(),
             created: seconds(node.created.as_millis()),
             idle: node.ready == Ready::True && !seen.held.contains(node.name.as_str()),
+            can_start: can_start(node),
             job: seen.uses.get(node.name.as_str()).cloned(),
             suspect: seen.suspects.contains(node.name.as_str()),
             leaf: leaf(node, fabric),
@@ -47,7 +62,26 @@ impl Observed {
             MirroredJob::Over(over) => over.run.as_deref().cloned(),
             MirroredJob::Whole(Workload::Training(_)) | MirroredJob::Unreadable(_) => None,
         });
+        let open = validations.values().filter_map(|mirrored| match mirrored {
+            MirroredJob::Whole(Workload::Validation(one)) => {
+                let metadata = &one.metadata;
+                let why = one
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.message.clone());
+                let open = OpenRun {
+                    uid: metadata.uid.clone()?,
+                    version: metadata.resource_version.clone()?,
+                    why: why.unwrap_or_default(),
+                };
+                Some((metadata.name.clone()?, open))
+            }
+            MirroredJob::Whole(Workload::Training(_))
+            | MirroredJob::Over(_)
+            | MirroredJob::Unreadable(_) => None,
+        });
         Some(Self {
+            open: open.collect(),
             policies: policies
                 .map(|policy| view(policy, mirrors, fabric))
                 .collect(),
@@ -60,6 +94,15 @@ impl Observed {
     pub(super) fn views(&self) -> Vec<DueRun> {
         self.runs.iter().map(Run::view).collect()
     }
+}
+
+/// Whether a run that gets the node can start there. A cordon or a taint keeps no run away.
+fn can_start(node: &MirroredNode) -> bool {
+    let is_deleted = match &node.wish {
+        Some(Wish::Deleted) => true,
+        Some(Wish::Cordoned | Wish::Tainted(_) | Wish::Validated(_)) | None => false,
+    };
+    node.ready == Ready::True && offers_itself(node) && !is_deleted
 }
 
 fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -> DuePolicy {
@@ -81,6 +124,11 @@ fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -
         }
     };
     let nodes = mirrors.nodes.values().filter(selects);
+    // No job leaves for runs that cannot start.
+    let claim_is_there = spec.claim_name.as_deref().is_none_or(|claim| {
+        let claims = &mirrors.claims;
+        claims.get(names::VALIDATION_NAMESPACE, claim).is_some()
+    });
     let is_going = deletion_timestamp.is_some();
     let enforces = spec.quarantine == QuarantineMode::Enforce && !is_going;
     let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
@@ -95,6 +143,7 @@ fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -
         max_idle_nodes: count(spec.max_idle_nodes),
         interrupt_after: spec
             .interrupt_after_days
+            .filter(|_| claim_is_there)
             .map(|days| i64::from(days) * 24 * 3600),
         suspend: spec.suspend || is_going,
         quarantine: enforces.then_some(QuarantineLimits {

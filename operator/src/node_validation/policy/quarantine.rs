@@ -192,6 +192,7 @@ mod tests {
         }
     }
 
+    /// NODE-1.
     #[test]
     fn only_our_taint_of_a_node_that_is_as_decided_is_changed() {
         let ours =

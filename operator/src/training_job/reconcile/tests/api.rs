@@ -205,6 +205,10 @@ impl State {
                 (200, object)
             }
             Method::DELETE => {
+                let expected = &body["preconditions"]["resourceVersion"];
+                if !expected.is_null() && *expected != object["metadata"]["resourceVersion"] {
+                    return failure(409, "Conflict");
+                }
                 self.delete(&key);
                 (200, json!({"kind": "Status", "status": "Success"}))
             }

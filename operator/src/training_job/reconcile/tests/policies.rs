@@ -1,6 +1,8 @@
 //! NodeValidationPolicies beside the leader's loop: which runs they create, and which nodes come
 //! into quarantine and out of it.
 
+use std::sync::Mutex;
+
 use health::NodeUse;
 
 use super::validations::{ask, status, validation};
@@ -15,6 +17,7 @@ fn keeper(api: &Api, metrics: &Metrics) -> PolicyKeeper {
         taints: TaintRules::default(),
         instance: "operator-0".to_owned(),
         metrics: metrics.clone(),
+        waits: Mutex::default(),
     }
 }
 
@@ -140,6 +143,84 @@ async fn a_policy_validates_each_node_once_and_asks_the_job_of_an_overdue_one() 
     let writes = api.state().writes.len();
     step_at(seen(now - 8 * 24 * 3600)).await;
     assert_eq!(api.state().writes.len(), writes, "it is asked once");
+}
+
+#[tokio::test]
+async fn a_run_that_does_not_start_is_withdrawn_and_its_policy_says_why() {
+    let api = cluster(2);
+    ask(&api, "by-hand", "n000");
+    let policy = "/apis/fireflyer.dev/v1alpha1/nodevalidationpolicies/weekly";
+    let object = json!({
+        "apiVersion": "fireflyer.dev/v1alpha1", "kind": "NodeValidationPolicy",
+        "metadata": {"name": "weekly", "uid": "uid-weekly"}, "spec": {},
+    });
+    api.submit(policy, object);
+    let metrics = Metrics::new(&Registry::new("0").unwrap()).unwrap();
+    let keeper = keeper(&api, &metrics);
+    let began = k8s_openapi::jiff::Timestamp::now().as_second();
+    let step = |seconds: i64| {
+        let (api, keeper) = (&api, &keeper);
+        async move {
+            api.deliver(&keeper.cluster);
+            keeper.step_at(&NodesSeen::default(), began + seconds).await;
+        }
+    };
+    let runs = || {
+        let state = api.state();
+        let runs = state.of("nodevalidations").into_iter();
+        let nodes = runs.map(|run| run["spec"]["nodeName"].as_str().unwrap().to_owned());
+        nodes.collect::<Vec<_>>()
+    };
+    step(0).await;
+    assert_eq!(runs(), ["n000", "n001"]);
+    let path = {
+        let state = api.state();
+        let mut paths = state.objects.keys();
+        let path = paths.find(|path| path.contains("weekly-n001")).unwrap();
+        path.clone()
+    };
+    let say = |status: Value| {
+        api.change(|state| {
+            let mut run = state.objects[&path].clone();
+            run["status"] = status;
+            state.replace(&path, run);
+        });
+    };
+    say(
+        json!({"phase": "Pending", "reason": "NodeReserved", "conditions": [],
+        "message": "node n001 is kept for job team-a/big"}),
+    );
+    step(10).await;
+    step(125).await;
+    assert_eq!(runs(), ["n000", "n001"], "it has two minutes");
+    // It starts just now, which the keeper has not seen.
+    say(json!({"phase": "Assigned", "attempt": 1, "conditions": [], "startTime": jiff_now()}));
+    keeper.step_at(&NodesSeen::default(), began + 130).await;
+    assert_eq!(runs(), ["n000", "n001"], "what has started stays");
+    say(
+        json!({"phase": "Pending", "reason": "NodeReserved", "conditions": [],
+        "message": "node n001 is kept for job team-a/big"}),
+    );
+    step(140).await;
+    assert_eq!(runs(), ["n000"], "what people created is theirs");
+    let events = api
+        .state()
+        .of("events")
+        .into_iter()
+        .cloned()
+        .collect::<Vec<_>>();
+    let [event] = &events[..] else {
+        panic!("not one event: {events:#?}");
+    };
+    let note = event["note"].as_str().unwrap();
+    assert_eq!(event["reason"], "Withdrawn");
+    assert_eq!(event["regarding"]["name"], "weekly");
+    assert!(note.contains("n001 did not start"), "{note}");
+    assert!(note.contains("kept for job team-a/big"), "{note}");
+    step(150).await;
+    assert_eq!(runs(), ["n000"], "it is not created again at once");
+    step(140 + 3600).await;
+    assert_eq!(runs(), ["n000", "n001"]);
 }
 
 /// A run of node n000 that ended so a moment ago.
