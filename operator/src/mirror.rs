@@ -492,7 +492,7 @@ mod tests {
 
     /// Of all numbers: it is wrong if one is added or removed once too often.
     #[derive(Debug, Default)]
-    struct Sum(i128);
+    pub struct Sum(i128);
 
     impl Derived<u64> for Sum {
         fn added(&mut self, number: &u64) {
