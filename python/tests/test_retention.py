@@ -52,7 +52,8 @@ class RetentionTest(Case):
 
     def test_with_sharded_states_fewer_ranks_replace_nothing_that_all_can_load(self):
         def known(step, ranks):
-            found = manifest.Manifest(1, step, step, ranks, "", "", {}, {}, {}, [{}] * ranks)
+            tensors = {f"rank-{rank}.random.torch": {} for rank in range(ranks)}
+            found = manifest.Manifest(1, step, step, ranks, "", "", {}, tensors, {}, [{}] * ranks)
             return found, f"digest-{step}"
 
         # Newest first: three of two ranks after the loss of one of three.

@@ -488,8 +488,8 @@ class Checkpoint:
             state.restore_random(own["random"])
         elif rank == self._first:
             _log.warning(
-                "%s was saved by %d ranks, there are %d now: random number generators are not restored",
-                found.name, found.world_size, world_size,
+                "%s was saved by %s, there are %d now: random number generators are not restored",
+                found.name, found.whose, world_size,
             )  # fmt: skip
         self._last = CheckpointRef(found.attempt, found.step, digest)
         self._retention.verified.add(digest)

@@ -74,20 +74,21 @@ def load(
     """Reads a checkpoint without touching the run. Errors are values: all ranks must come to the same end."""
     try:
         found = _same_manifest(disk, root / name, digest)
-        if own and found.world_size != world_size:
+        is_whole = found.is_of_gang(world_size)
+        if own and not is_whole:
             raise CheckpointError(
-                f"{sorted(own)} are sharded over {found.world_size} ranks, there are {world_size} now"
+                f"{sorted(own)} are sharded over {found.whose}, there are {world_size} now"
             )
         prefix = f"rank-{rank}."
         wanted = {
             tensor: entry
             for tensor, entry in found.tensors.items()
-            if tensor.startswith(prefix) or not tensor.startswith("rank-")
+            if not tensor.startswith("rank-") or (is_whole and tensor.startswith(prefix))
         }
         tensors = shard.read(disk, root / name, wanted)
         shared = state.decode({"dict": found.state}, tensors.__getitem__)
         mine = {}
-        if found.world_size == world_size:
+        if is_whole:
             mine = state.decode(found.ranks[rank], tensors.__getitem__)
         return (found, shared, mine), None
     except CheckpointUnavailable as error:

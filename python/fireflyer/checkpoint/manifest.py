@@ -6,8 +6,10 @@ what an interrupted save left behind. Untrusted bytes are checked here once.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ NAME = "manifest.json"
 FORMAT = "fireflyer-checkpoint/1"
 #: Largest manifest, in bytes: a million tensors at 256 bytes each.
 LIMIT_BYTES = 256 << 20
+#: How the names of tensors begin that one rank has of its own.
+_OWN = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Manifest:
     step: int
     #: Grows with every save into the same directory, across attempts: the largest is the newest.
     sequence: int
+    #: How many ranks took part: those that were left.
     world_size: int
     #: Who saved it, for people: job and namespace.
     job: str
@@ -41,8 +46,33 @@ class Manifest:
     tensors: dict[str, dict[str, Any]]
     #: The states that all ranks share, without the tensors.
     state: dict[str, Any]
-    #: The states that each rank has of its own, in rank order.
+    #: The states that each rank has of its own, in the order of `members`.
     ranks: list[dict[str, Any]]
+
+    @functools.cached_property
+    def members(self) -> list[int]:
+        """The ranks that took part, in order: those whose tensors are here, because each has a generator's."""
+        members = set()
+        for name in self.tensors:
+            if name.startswith("rank-"):
+                rank = _OWN.match(name)
+                if rank is None:
+                    raise ValueError(f"tensor {name!r} is of no rank")
+                members.add(int(rank[1]))
+        return sorted(members)
+
+    @property
+    def whose(self) -> str:
+        """Who took part, in words."""
+        if self.is_of_gang(self.world_size):
+            return f"{self.world_size} ranks"
+        first = ", ".join(str(rank) for rank in self.members[:8])
+        more = f" and {self.world_size - 8} more" if self.world_size > 8 else ""
+        return f"{self.world_size} ranks that were left ({first}{more})"
+
+    def is_of_gang(self, size: int) -> bool:
+        """Whether all ranks of a gang of `size` took part, so that each of them finds its own states."""
+        return self.members == list(range(size))
 
     @property
     def name(self) -> str:
@@ -168,8 +198,14 @@ def _check(manifest: Manifest) -> None:
     for name in ("attempt", "step", "sequence", "world_size"):
         if type(getattr(manifest, name)) is not int or getattr(manifest, name) < 0:
             raise ValueError(f"{name} is not a whole number")
+    if type(manifest.ranks) is not list:
+        raise ValueError("ranks is not a list")
     if len(manifest.ranks) != manifest.world_size:
         raise ValueError(f"it holds {len(manifest.ranks)} ranks of {manifest.world_size}")
+    if len(manifest.members) != manifest.world_size:
+        raise ValueError(
+            f"it holds states of {manifest.world_size} ranks, and tensors of {len(manifest.members)}"
+        )
     for name, length in manifest.shards.items():
         if "/" in name or name.startswith("."):
             raise ValueError(f"shard {name!r} is not a file of its directory")

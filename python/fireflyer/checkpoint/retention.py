@@ -63,4 +63,4 @@ class Retention:
         return verified[:1] + whole[:1]
 
     def _is_whole(self, manifest: Manifest) -> bool:
-        return self.world_size is None or manifest.world_size == self.world_size
+        return self.world_size is None or manifest.is_of_gang(self.world_size)
