@@ -3,22 +3,21 @@
 Owns who does it: the thread that waits for one, or a thread of its own. A call whose end somebody may learn of without
 waiting, and one that would hold much memory until then, are the other thread's at once. A small one is left to who waits
 for it, which nearly everybody does: two threads that take turns at the interpreter cost more than the whole call. What an
-operation's result means for the tensors is a function that the group passes in.
+operation's result means for the tensors is a function that the group passes in. Callbacks of futures are run elsewhere
+(`callbacks`): they may wait for operations that are to be ended here.
 """
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
-from . import process
+from . import callbacks, process
 from .collective_error import HFReduceError
 from .work import HFReduceWork
-
-_log = logging.getLogger(__name__)
 
 #: Handles kept alive after they completed. PyTorch's C++ side holds the C++ half of a handle only, and its
 #: `wait` hangs once the Python half is gone; 4096 x 1 KiB = 4 MiB, DDP has a few dozen at once.
@@ -40,7 +39,7 @@ class Completer:
         self._process = process.own()
         #: What nobody has begun to end, oldest first.
         self._called: deque[tuple[HFReduceWork, Finish]] = deque()
-        #: Of who ends them, one at a time. Callbacks of futures run inside it and may wait for others.
+        #: Of who ends them, one at a time. A signal's handler that runs inside it may wait for others.
         self._turn = threading.RLock()
         #: Which ones are not left to who waits; none for the end.
         self._hurried: queue.SimpleQueue[HFReduceWork | None] = queue.SimpleQueue()
@@ -76,7 +75,9 @@ class Completer:
             return
         self._hurried.put(None)
         if threading.current_thread() is not self._thread:
+            end = time.monotonic() + limit_seconds
             self._thread.join(limit_seconds)
+            callbacks.drain(end - time.monotonic())
 
     def _complete_oldest(self) -> None:
         work, finish = self._called.popleft()
@@ -94,10 +95,7 @@ class Completer:
             # It must not leave a rank waiting.
             error = HFReduceError(f"failed to finish {work.what}: {raised!r}")
             error.__cause__ = raised
-        try:
-            work.complete(error, participants)
-        except Exception:  # A callback that the script attached to a future.
-            _log.exception("a callback of a collective failed")
+        work.complete(error, participants)
 
     def _run(self) -> None:
         while True:

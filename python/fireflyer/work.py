@@ -4,6 +4,7 @@ business.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.futures
 
-from . import process
+from . import callbacks, process
 from .collective_error import HFReduceError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class HFReduceWork(dist.Work):
         self._latch = threading.Lock()
         self._latch.acquire()
         self._error: HFReduceError | None = None
+        #: Why its future is an error although the operation has succeeded.
+        self._refused: HFReduceError | None = None
         self._participants: int | None = None
         #: Who ends it, until it is over, and whether that is begun without anybody's waiting.
         self.completer: Completer | None = None
@@ -55,6 +58,8 @@ class HFReduceWork(dist.Work):
         self.gate: Callable[[], None] | None = None
         self.resolving: Callable[[], AbstractContextManager[None]] = nullcontext
         self._source: torch.futures.Future | None = None
+        #: How many callbacks whoever has asked for the future was inside of.
+        self._depth = 0
         self._future: torch.futures.Future | None = None
 
     @property
@@ -72,12 +77,15 @@ class HFReduceWork(dist.Work):
         with self._lock:
             self._error = error
             self._participants = participants
+            source = self._source
+            # Before who waits may forget them.
+            outputs = self._take_outputs() if source is not None else []
             self._is_over = True
             self.completer = None
-            source = self._source
         self._latch.release()
         if source is not None:
-            self._resolve(source)
+            # Elsewhere: a callback may wait for an operation that this thread has to end.
+            callbacks.run(functools.partial(self._resolve, source, outputs), self._depth)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits until the tensors hold the result; a positive `timeout` limits that."""
@@ -143,8 +151,9 @@ class HFReduceWork(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         """The caller's tensors, as far as it still has them."""
-        if self._outputs is not None:
-            return self._outputs
+        outputs = self._outputs  # Another thread may take them meanwhile.
+        if outputs is not None:
+            return outputs
         return [tensor for tensor in (one() for one in self._results) if tensor is not None]
 
     def get_future(self) -> torch.futures.Future:
@@ -152,23 +161,31 @@ class HFReduceWork(dist.Work):
         asked.work = self
         with self._lock:
             if self._future is None:
+                self._depth = callbacks.depth()
                 devices = {one.device for one in self._outputs or () if one.is_cuda}
                 source: torch.futures.Future = torch.futures.Future(devices=list(devices))
                 # An exception set on a future is a value to C++; one raised in a callback is an error.
                 self._future = source.then(self._deliver)
                 if self._is_over:
-                    self._resolve(source)
+                    self._resolve(source, self._take_outputs())
                 else:
                     self._source = source
             future = self._future
         self._hurry()
         return future
 
-    def _resolve(self, source: torch.futures.Future) -> None:
+    def _resolve(
+        self,
+        source: torch.futures.Future,
+        outputs: list[torch.Tensor],
+        refused: HFReduceError | None = None,
+    ) -> None:
+        """Resolves the future, with the outcome or with an error that takes its place."""
+        self._refused = refused
         with self.resolving():
             if self.gate is not None:
                 self.gate()  # Who waits for the future waits for the stream that is current here.
-            source.set_result(self._take_outputs())
+            source.set_result(outputs)
 
     def _take_outputs(self) -> list[torch.Tensor]:
         """The tensors, which the caller or a future holds from here on."""
@@ -179,6 +196,7 @@ class HFReduceWork(dist.Work):
         return outputs
 
     def _deliver(self, source: torch.futures.Future) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
+        error = self._error or self._refused
+        if error is not None:
+            raise error
         return source.value()
