@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .group import backend_of
+from .opaque import opaque
 from .tensors import DTYPES
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ def operation(group: Any, tensor: torch.Tensor) -> tuple[dist.ReduceOp, int]:
     return dist.ReduceOp.SUM, group.size()
 
 
+@opaque
 def average(group, bucket):
     """A communication hook of DistributedDataParallel: the gradients' average over those who took part."""
     buffer = bucket.buffer()

@@ -19,6 +19,7 @@ from . import naming
 from .call import Call
 from .collective_error import HFReduceError
 from .communicator import Communicator
+from .opaque import methods
 from .options import given, root_of
 from .tensors import DTYPES, as_bytes, fill, fits, flat, moved, receive
 from .work import HFReduceWork
@@ -224,6 +225,7 @@ def _sweep(messages: list[HFReduceWork]) -> None:
         messages[:] = [one for one in messages if not one.is_completed()]
 
 
+@methods
 class MessageWork(HFReduceWork):
     """One message. Whoever waits for it completes it."""
 

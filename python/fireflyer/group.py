@@ -16,9 +16,11 @@ from torch._C._distributed_c10d import Backend
 
 from .communicator import Communicator
 from .methods import Methods
+from .opaque import methods
 from .work import HFReduceWork, asked
 
 
+@methods
 class HFReduceGroup(Methods, dist.ProcessGroup):
     """In place of c10d's own group."""
 
@@ -56,6 +58,7 @@ class HFReduceGroup(Methods, dist.ProcessGroup):
         return self
 
 
+@methods
 class HFReduceBackend(Methods, Backend):
     """A backend of c10d's own group, for some of its devices. The script's handles are c10d's, which have `wait` and
     `get_future` of ours, and nothing else."""

@@ -34,6 +34,7 @@ from . import naming
 from .call import Call
 from .collective_error import HFReduceError
 from .group import backend_of
+from .opaque import opaque
 from .shared import Memory, of_result
 from .tensors import DTYPES
 from .work import HFReduceWork
@@ -93,21 +94,25 @@ class State:
             before()
 
 
+@opaque
 def allreduce(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Averages gradients as they are."""
     return _send(state, bucket, bucket.buffer().dtype)
 
 
+@opaque
 def bf16(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Averages gradients as bfloat16; nodes add up in float32."""
     return _send(state, bucket, torch.bfloat16)
 
 
+@opaque
 def e4m3(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Averages gradients as floats of 8 bits, 3 of them for the fraction, with a scale for each bucket."""
     return _send_scaled(state, bucket, torch.float8_e4m3fn)
 
 
+@opaque
 def e5m2(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Averages gradients as floats of 8 bits, 2 of them for the fraction, with a scale for each bucket."""
     return _send_scaled(state, bucket, torch.float8_e5m2)

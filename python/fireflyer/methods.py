@@ -17,6 +17,7 @@ from . import copies, decision, exchange, reductions
 from .call import Call
 from .communicator import Communicator
 from .membership import Members
+from .opaque import methods
 from .options import given
 
 
@@ -100,3 +101,5 @@ def _method(collective: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
 for _module in (reductions, copies, exchange):
     for _name in _module.__all__:
         setattr(Methods, _name, _method(getattr(_module, _name)))
+
+methods(Methods)

@@ -19,6 +19,7 @@ import torch.futures
 
 from . import callbacks, process
 from .collective_error import HFReduceError
+from .opaque import methods
 
 if TYPE_CHECKING:
     from .completer import Completer
@@ -33,6 +34,7 @@ class _Asked(threading.local):
 asked = _Asked()
 
 
+@methods
 class HFReduceWork(dist.Work):
     """One call of a collective."""
 

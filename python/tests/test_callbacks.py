@@ -133,7 +133,10 @@ class Model(torch.nn.Module):
         super().__init__()
         torch.manual_seed(5)
         self.layers = torch.nn.Sequential(
-            torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 64), torch.nn.Linear(64, 8)
+            torch.nn.Linear(64, 128),
+            torch.nn.Tanh(),
+            torch.nn.Linear(128, 64),
+            torch.nn.Linear(64, 8),
         )
 
     def forward(self, given):
@@ -216,7 +219,9 @@ class CallbacksTest(unittest.TestCase):
         self.assertIn("the next one begins beside it", logs.output[0])
         for error in refused:
             self.assertIsInstance(error, HFReduceError)
-            self.assertRegex(str(error), "2 callbacks of futures run, and none has ended for 0.05 s")
+            self.assertRegex(
+                str(error), "2 callbacks of futures run, and none has ended for 0.05 s"
+            )
         release.set()
         level.drain(time.monotonic() + 60)
         after = []
@@ -288,5 +293,8 @@ class CallbacksTest(unittest.TestCase):
             for mine, other in zip(ours, theirs):
                 with self.subTest(name):
                     torch.testing.assert_close(
-                        torch.from_numpy(mine[name]), torch.from_numpy(other[name]), rtol=2e-2, atol=1e-5
+                        torch.from_numpy(mine[name]),
+                        torch.from_numpy(other[name]),
+                        rtol=2e-2,
+                        atol=1e-5,
                     )
