@@ -181,8 +181,14 @@ HOOKS = {
 
 
 def train(names):
-    """The gradients of each step under each hook."""
-    return {name: train_with(HOOKS[name]) for name in names}
+    """The gradients of each step under each hook, or the text of its error."""
+    results = {}
+    for name in names:
+        try:
+            results[name] = train_with(HOOKS[name])
+        except Exception as error:
+            results[name] = f"{type(error).__name__}: {error}"
+    return results
 
 
 def train_with(register):
@@ -289,12 +295,18 @@ class CallbacksTest(unittest.TestCase):
         with Sidecars(2, 1) as sidecars:
             ours = gang.successes(sidecars.run(train, names))
         theirs = gang.successes(gang.run(train, 2, names))
+        worked = 0
         for name in names:
             for mine, other in zip(ours, theirs):
+                if isinstance(other[name], str):
+                    continue  # Older versions of PyTorch quantize on a GPU only.
+                worked += 1
                 with self.subTest(name):
+                    self.assertNotIsInstance(mine[name], str, mine[name])
                     torch.testing.assert_close(
                         torch.from_numpy(mine[name]),
                         torch.from_numpy(other[name]),
                         rtol=2e-2,
                         atol=1e-5,
                     )
+        self.assertGreaterEqual(worked, 2 * (len(HOOKS) - 2))
