@@ -64,7 +64,8 @@ class Level:
                 self._idle += 1
                 _start(self._work)
             else:
-                self._changed.notify()
+                # All: one that drains waits here, too.
+                self._changed.notify_all()
 
     def drain(self, until: float) -> None:
         """Waits until that time at most for all futures to be resolved."""
@@ -100,7 +101,8 @@ class Level:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
-                if self._idle > 0:
+                # Two take turns without a new thread for each.
+                if self._idle > 1:
                     return
                 self._idle += 1
 
