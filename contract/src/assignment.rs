@@ -13,6 +13,9 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use topology::OnPeerLoss;
 
+pub use crate::limits::ASSIGNMENT_LIMIT_BYTES;
+pub use crate::limits::MAX_NODES;
+pub use crate::limits::MAX_PROCS_PER_NODE;
 use topology::CheckpointRef;
 
 /// The layout that is written today.
@@ -23,14 +26,8 @@ pub const VERSIONS: RangeInclusive<u32> = 1..=VERSION;
 pub const ALGORITHM: u32 = 1;
 /// The algorithms by which trees can be derived.
 pub const ALGORITHMS: RangeInclusive<u32> = 1..=ALGORITHM;
-/// Most nodes of a job: the 10,000 we plan for, rounded up.
-pub const MAX_NODES: usize = 16_384;
-/// Most processes on a node.
-pub const MAX_PROCS_PER_NODE: u32 = 64;
 /// Highest traffic class: IP packets have three bits for it.
 pub const MAX_TRAFFIC_CLASS: u8 = 7;
-/// Largest file when unpacked: 10,000 nodes at some 400 bytes each.
-pub const LIMIT_BYTES: u64 = 8 << 20;
 /// Longest name of anything in Kubernetes.
 const NAME_LIMIT_BYTES: usize = 253;
 
@@ -382,13 +379,18 @@ mod tests {
         let written = assignment(10_000);
         let packed = written.to_gz().unwrap();
         assert!(packed.len() < 512 << 10, "{} bytes", packed.len());
-        assert_eq!(Assignment::from_gz(&packed, LIMIT_BYTES).unwrap(), written);
+        assert_eq!(
+            Assignment::from_gz(&packed, ASSIGNMENT_LIMIT_BYTES).unwrap(),
+            written
+        );
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_its_reason() {
         assert!(refused(|a| a.nodes.clear()).contains("0 nodes"));
-        assert!(refused(|a| a.procs_per_node = 65).contains("65 processes"));
+        assert!(refused(|a| a.procs_per_node = 65).contains("65 processes a node"));
+        let many = refused(|a| a.nodes = assignment(MAX_NODES + 1).nodes);
+        assert!(many.contains("16385 nodes, not 1 to 16384"), "{many}");
         assert!(refused(|a| a.nodes[1].name = "node-0".to_owned()).contains("twice"));
         assert!(refused(|a| a.attempt = 0).contains("counted from 1"));
         assert!(refused(|a| a.traffic_class = 8).contains("class 8, not 0 to 7"));
@@ -432,7 +434,10 @@ mod tests {
                 algorithm,
                 ..assignment(2)
             };
-            Assignment::from_gz(&pack(&serde_json::to_value(changed).unwrap()), LIMIT_BYTES)
+            Assignment::from_gz(
+                &pack(&serde_json::to_value(changed).unwrap()),
+                ASSIGNMENT_LIMIT_BYTES,
+            )
         };
         for version in VERSIONS {
             assert_eq!(read(version, ALGORITHM).unwrap().version, version);
@@ -459,7 +464,7 @@ mod tests {
         let mut json = serde_json::to_value(assignment(2)).unwrap();
         let members = json.as_object_mut().unwrap();
         assert_eq!(members.remove("relaxedOrdering"), Some(true.into()));
-        let read = Assignment::from_gz(&pack(&json), LIMIT_BYTES).unwrap();
+        let read = Assignment::from_gz(&pack(&json), ASSIGNMENT_LIMIT_BYTES).unwrap();
         assert_eq!(read, assignment(2));
     }
 
@@ -470,10 +475,10 @@ mod tests {
         json["algorithm"] = "of the future".into();
         json["nodes"][0]["rack"] = 7.into();
         let packed = pack(&json);
-        let error = Assignment::from_gz(&packed, LIMIT_BYTES).unwrap_err();
+        let error = Assignment::from_gz(&packed, ASSIGNMENT_LIMIT_BYTES).unwrap_err();
         let newer = "made by a newer release: version 99";
         assert!(error.to_string().contains(newer), "{error}");
-        let read = Assignment::outline(&packed, LIMIT_BYTES).unwrap();
+        let read = Assignment::outline(&packed, ASSIGNMENT_LIMIT_BYTES).unwrap();
         let names: Vec<_> = read.nodes.iter().map(|node| node.name.as_str()).collect();
         assert_eq!((read.attempt, read.crossing), (1, true));
         assert_eq!(names, ["node-0", "node-1"]);
@@ -493,7 +498,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-            let _ = Assignment::from_gz(&bytes, LIMIT_BYTES);
+            let _ = Assignment::from_gz(&bytes, ASSIGNMENT_LIMIT_BYTES);
         }
 
         #[test]
@@ -501,7 +506,7 @@ mod tests {
             let mut packed = assignment(3).to_gz().unwrap();
             let place = place.index(packed.len());
             packed[place] = byte;
-            let _ = Assignment::from_gz(&packed, LIMIT_BYTES);
+            let _ = Assignment::from_gz(&packed, ASSIGNMENT_LIMIT_BYTES);
         }
     }
 }

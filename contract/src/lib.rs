@@ -5,6 +5,7 @@
 
 pub mod assignment;
 pub mod identity;
+pub mod limits;
 pub mod run_dir;
 pub mod termination;
 pub mod validation;

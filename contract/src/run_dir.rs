@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+pub use crate::limits::PROGRESS_LIMIT_BYTES;
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -48,8 +49,6 @@ pub const KEY: &str = "/etc/fireflyer/key/key";
 
 /// Largest roster: 10,000 nodes at some 200 bytes each.
 pub const ROSTER_LIMIT_BYTES: u64 = 4 << 20;
-/// Largest progress or acknowledgement: a few numbers and a digest.
-pub const PROGRESS_LIMIT_BYTES: u64 = 4 << 10;
 /// Why a file of the run directory could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -4,21 +4,20 @@
 use serde::{Deserialize, Serialize};
 use topology::CheckpointRef;
 
+pub use crate::limits::TERMINATION_LIMIT_BYTES;
 use crate::run_dir::StatedCause;
 
 /// Where the launcher writes it.
 pub const PATH: &str = "/dev/termination-log";
-/// Largest message: the kubelet keeps 4 KiB a container and 12 KiB a pod.
-pub const LIMIT_BYTES: usize = 3 << 10;
 /// Longest log tail that is worth trying to fit.
-const LOG_LIMIT_BYTES: usize = LIMIT_BYTES;
+const LOG_LIMIT_BYTES: usize = TERMINATION_LIMIT_BYTES;
 
 /// Why a message could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No launcher of ours writes so much.
     #[error(
-        "failed to parse the termination message: {0} bytes, at most {LIMIT_BYTES} are written"
+        "failed to parse the termination message: {0} bytes, at most {TERMINATION_LIMIT_BYTES} are written"
     )]
     TooLarge(usize),
     /// Not written by a launcher of ours.
@@ -77,7 +76,7 @@ impl TerminationMessage {
         }
     }
 
-    /// The message as bytes, at most `LIMIT_BYTES`: the oldest part of the log gives way.
+    /// The message as bytes, at most `TERMINATION_LIMIT_BYTES`: the oldest part of the log gives way.
     pub fn encode(&self) -> Vec<u8> {
         let mut message = self.clone();
         if let Some(log) = &mut message.log {
@@ -86,7 +85,7 @@ impl TerminationMessage {
         loop {
             // Numbers, text and a bounded digest always serialise.
             let bytes = serde_json::to_vec(&message).unwrap_or_default();
-            if bytes.len() <= LIMIT_BYTES {
+            if bytes.len() <= TERMINATION_LIMIT_BYTES {
                 return bytes;
             }
             // Escapes make a byte of the log up to six bytes long, so shrink and look again.
@@ -103,7 +102,7 @@ impl TerminationMessage {
 
     /// Reads a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        if bytes.len() > LIMIT_BYTES {
+        if bytes.len() > TERMINATION_LIMIT_BYTES {
             return Err(Error::TooLarge(bytes.len()));
         }
         serde_json::from_slice(bytes).map_err(Error::Parse)
@@ -180,7 +179,7 @@ mod tests {
         #[test]
         fn any_log_fits_and_reads_back(log in "\\PC{0,3000}|[\\x00-\\x7f]{0,3000}") {
             let bytes = failed(&log).encode();
-            prop_assert!(bytes.len() <= LIMIT_BYTES);
+            prop_assert!(bytes.len() <= TERMINATION_LIMIT_BYTES);
             let read = TerminationMessage::parse(&bytes).unwrap();
             prop_assert!(log.ends_with(&read.log.unwrap_or_default()));
         }

@@ -5,12 +5,11 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+pub use crate::limits::TASK_LIMIT_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Its file in the attempt's ConfigMap.
 pub const FILE: &str = "validation.json";
-/// Largest file. What the operator writes has a tenth of it.
-pub const LIMIT_BYTES: usize = 64 << 10;
 /// The layout that is written and read.
 pub const VERSION: u32 = 1;
 /// How long a run may take: a day is enough for anything.
@@ -33,7 +32,7 @@ const NAME_LIMIT_BYTES: usize = 317;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No operator of ours writes so much.
-    #[error("failed to read the task: it is larger than {LIMIT_BYTES} bytes")]
+    #[error("failed to read the task: it is larger than {TASK_LIMIT_BYTES} bytes")]
     TooLarge,
     /// It is not the JSON we write.
     #[error("failed to parse the task")]
@@ -119,7 +118,7 @@ impl ValidationTask {
 
     /// Reads the file's content.
     pub fn from_json(bytes: &[u8]) -> Result<Self, Error> {
-        if bytes.len() > LIMIT_BYTES {
+        if bytes.len() > TASK_LIMIT_BYTES {
             return Err(Error::TooLarge);
         }
         // What another release wrote in its own way is no damage.
@@ -257,7 +256,7 @@ mod tests {
         assert!(many.contains("65 offers, at most 64"), "{many}");
         let newer = refused(|task| task.version = 2);
         assert!(newer.contains("version 2, this release reads 1"), "{newer}");
-        let long = refused(|task| task.node_class = "x".repeat(LIMIT_BYTES));
+        let long = refused(|task| task.node_class = "x".repeat(TASK_LIMIT_BYTES));
         assert!(long.contains("larger than 65536 bytes"), "{long}");
     }
 

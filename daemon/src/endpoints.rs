@@ -23,15 +23,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::limits::CONNECTIONS;
+use crate::limits::HEAD_TIME;
 use crate::metrics::Registry;
 use crate::ready::Readiness;
 use crate::slots::Slots;
 use crate::watchdog::Watchdog;
 
-/// Connections at once: some probes and scrapers, each with one.
-const CONNECTIONS: usize = 64;
-/// How long the head of a request may take, from the connection or from the answer before it.
-const HEAD: Duration = Duration::from_secs(5);
 /// How long a connection may last: one that does not take its answer ends as well.
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Before another try to accept, when there was no descriptor.
@@ -194,7 +192,9 @@ async fn accept(listener: &TcpListener, router: &Router, shutdown: &Cancellation
 /// Answers what is asked on one connection.
 async fn converse(stream: TcpStream, router: Router, shutdown: CancellationToken) {
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME);
     let service = TowerToHyperService::new(router);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
@@ -381,9 +381,9 @@ mod tests {
         let asked = tokio::time::Instant::now();
         let mut rest = Vec::new();
         for stream in [&mut silent, &mut half] {
-            let closed = tokio::time::timeout(2 * HEAD, stream.read_to_end(&mut rest));
+            let closed = tokio::time::timeout(2 * HEAD_TIME, stream.read_to_end(&mut rest));
             closed.await.unwrap().ok();
         }
-        assert!(asked.elapsed() < HEAD + Duration::from_secs(1));
+        assert!(asked.elapsed() < HEAD_TIME + Duration::from_secs(1));
     }
 }

@@ -6,6 +6,7 @@ pub mod args;
 pub mod descriptors;
 pub mod endpoints;
 pub mod errors;
+pub mod limits;
 pub mod logs;
 pub mod metrics;
 pub mod ready;

@@ -6,6 +6,7 @@ pub mod client;
 pub mod cuda;
 pub mod entry;
 pub mod host_memory;
+pub mod limits;
 pub mod parts;
 
 pub use link::panics;

@@ -7,14 +7,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::limits::RECORD_LIMIT_BYTES;
 use collective::session::Departed;
 use contract::run_dir;
 use hfreduce_client::attach::{GROUP_LIMIT, OPERATION_LIMIT};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-
-/// Largest record: a few groups of a large gang, or hundreds of small ones.
-const RECORD_LIMIT_BYTES: u64 = 4 << 20;
 
 /// The record of attached processes.
 #[derive(Clone, Debug)]

@@ -9,10 +9,8 @@ use std::thread;
 
 use tracing::warn;
 
+use crate::limits::QUEUE_LIMIT;
 use crate::stop::Stop;
-
-/// Pieces of work that wait: some of each process of a node.
-const QUEUE_LIMIT: usize = 1024;
 
 /// What is done before each piece of work: nothing, but in tests that make memory slow.
 #[derive(Clone, Default)]

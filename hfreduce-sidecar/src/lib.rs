@@ -10,6 +10,7 @@ pub mod engine;
 mod follow;
 pub mod frame;
 pub mod inspect;
+pub mod limits;
 pub mod linker;
 pub mod member;
 pub mod memory;

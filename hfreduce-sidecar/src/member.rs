@@ -12,12 +12,10 @@ use link::handshake::Key;
 use topology::OnPeerLoss;
 
 use crate::background::Before;
+pub use crate::limits::DEFAULT_LIMIT_BYTES;
 use crate::negotiate::{Checksum, Preference, RdmaNegotiation};
 use crate::numa::Places;
 use crate::workers::WorkerOptions;
-
-/// Bytes of results, and bytes of inputs a process, unless set otherwise.
-pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
 
 /// This node's place in the attempt.
 #[derive(Clone, Debug)]

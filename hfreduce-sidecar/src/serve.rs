@@ -23,6 +23,7 @@ use tracing::info;
 
 use crate::args::{Fabric, Serve};
 use crate::inspect::{Inspector, Ops};
+use crate::limits::ASSIGNMENT_LIMIT_BYTES;
 use crate::member::{Member, MemberLocation, MemberOptions, RosterSource};
 use crate::metrics::Metrics;
 use crate::node::SidecarNode;
@@ -35,8 +36,6 @@ const METRICS_PORT: u16 = 9402;
 const CLASS_SELECTOR: u8 = 1 << 5;
 /// Largest roster file.
 const ROSTER_LIMIT_BYTES: u64 = run_dir::ROSTER_LIMIT_BYTES;
-/// Largest assignment, packed: what a ConfigMap holds.
-const ASSIGNMENT_LIMIT_BYTES: u64 = 1 << 20;
 
 /// A list of members, for benches and tests without a cluster.
 #[derive(Debug, Deserialize)]
@@ -184,7 +183,7 @@ fn from_operator(args: &Serve) -> anyhow::Result<Start> {
         .rank
         .context("failed to start: --rank (FIREFLYER_NODE_RANK) is not given")?;
     let packed = read(&args.assignment, ASSIGNMENT_LIMIT_BYTES)?;
-    let assignment = Assignment::from_gz(&packed, assignment::LIMIT_BYTES)
+    let assignment = Assignment::from_gz(&packed, assignment::ASSIGNMENT_LIMIT_BYTES)
         .with_context(|| format!("failed to read {}", args.assignment.display()))?;
     ensure!(
         (rank as usize) < assignment.nodes.len(),
@@ -345,6 +344,22 @@ mod tests {
         );
         let refused = format!("{:#}", read(r#""onPeerLoss":"Go","#).unwrap_err());
         assert!(refused.contains("Restart"), "{refused}");
+    }
+
+    #[test]
+    fn an_assignment_above_its_limit_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("assignment.json.gz");
+        let size = usize::try_from(ASSIGNMENT_LIMIT_BYTES).unwrap();
+        fs::write(&path, vec![0; size]).unwrap();
+        assert_eq!(read(&path, ASSIGNMENT_LIMIT_BYTES).unwrap().len(), size);
+        fs::write(&path, vec![0; size + 1]).unwrap();
+        let refused = read(&path, ASSIGNMENT_LIMIT_BYTES).unwrap_err().to_string();
+        assert!(
+            refused.contains("it is larger than 1048576 bytes"),
+            "{refused}"
+        );
+        assert!(refused.contains("assignment.json.gz"), "{refused}");
     }
 
     #[test]

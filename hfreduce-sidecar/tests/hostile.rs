@@ -22,6 +22,7 @@ use hfreduce_client::Call;
 use hfreduce_client::attach::{AttachChannel, ClientMessage, RestoredGroup, SidecarAnswer};
 use hfreduce_client::client::Client;
 use hfreduce_client::entry::{FailureKind, SegmentRange, Submission};
+use hfreduce_sidecar::limits::PENDING_PROCESSES;
 use link::connect::{Credentials, initiate};
 use link::handshake::{HELLO_BYTES, Key};
 use link::ring::{SUBMISSION_WORDS, WaitOn, WakeFor};
@@ -73,6 +74,22 @@ fn wrong_handshakes_at_the_data_port_are_counted_and_fill_no_log() {
     wait_until(|| counted() >= STRANGERS);
     let log = sidecars.log(1);
     assert!(!log.is_empty() && !log.contains("refused"), "{log}");
+}
+
+#[test]
+fn too_many_local_connections_are_closed_and_attached_ranks_go_on() {
+    let gang = Gang::start(2, 1);
+    let node = &gang.nodes[0];
+    let is_closed = |channel: &AttachChannel| {
+        let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+        matches!(rustix::net::recv(channel, &mut [0; 1], flags), Ok((_, 0)))
+    };
+    // The kernel refuses while its own queue is full.
+    let connect = |_| wait_until_some(|| AttachChannel::connect(&node.socket()).ok());
+    let idle: Vec<_> = (0..=PENDING_PROCESSES).map(connect).collect();
+    wait_until(|| idle.iter().any(is_closed));
+    assert_eq!(idle.iter().filter(|channel| is_closed(channel)).count(), 1);
+    gang.each(|client| run(&client, sum(10), &f32s(&[1.0; 10])).map(drop).unwrap());
 }
 
 #[test]

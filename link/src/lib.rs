@@ -13,6 +13,7 @@ pub mod event_count;
 pub mod handshake;
 pub mod header;
 mod key;
+pub mod limits;
 pub mod loaded;
 pub mod memory_policy;
 pub mod panics;

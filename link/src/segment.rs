@@ -16,13 +16,12 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::ProtFlags;
 
 use crate::cow_result::CowResult;
+pub use crate::limits::SEGMENT_LIMIT_BYTES;
 use crate::memory_policy::MemoryPolicy;
 pub(crate) use mapping::Mapping;
 
 /// Smallest segment, and the unit of their sizes: one step above the pages of every architecture.
 pub const UNIT_BYTES: usize = 64 << 10;
-/// Largest segment: 64 GiB, more than the gradients of any model that one node holds.
-pub const LIMIT_BYTES: usize = 64 << 30;
 /// What the kernel calls the file system of ordinary memfds.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
@@ -30,7 +29,7 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The size asked for makes no segment.
-    #[error("failed to create a segment of {0} bytes: at most {LIMIT_BYTES} are allowed")]
+    #[error("failed to create a segment of {0} bytes: at most {SEGMENT_LIMIT_BYTES} are allowed")]
     Size(usize),
     /// The kernel refused.
     #[error("failed to {doing} a segment of {bytes} bytes")]
@@ -126,7 +125,7 @@ impl Segment {
         map: impl FnOnce(BorrowedFd<'_>, usize) -> Result<Mapping, Error>,
     ) -> Result<Self, Error> {
         let bytes = size_class(bytes);
-        if bytes > LIMIT_BYTES {
+        if bytes > SEGMENT_LIMIT_BYTES {
             return Err(Error::Size(bytes));
         }
         let failed = |doing| {
@@ -283,7 +282,7 @@ impl SegmentView {
 /// A file that could shrink would end a reader with SIGBUS, so size and seals are checked first.
 fn check(fd: BorrowedFd<'_>, announced: usize) -> Result<(), Error> {
     let foreign = |wrong| Err(Error::Foreign { announced, wrong });
-    if announced == 0 || announced > LIMIT_BYTES {
+    if announced == 0 || announced > SEGMENT_LIMIT_BYTES {
         return foreign("no segment has this size");
     }
     let Ok(seals) = rustix::fs::fcntl_get_seals(fd) else {
@@ -366,6 +365,16 @@ mod tests {
         let refused = Segment::open(fd, ours.len()).unwrap_err();
         assert!(
             matches!(refused, Error::System { doing: "map", .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_segment_that_is_larger_than_any_is_refused_before_it_is_made() {
+        let refused = Segment::create("test", SEGMENT_LIMIT_BYTES + 1, Writers::Creator);
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("at most 68719476736 are allowed"),
             "{refused}"
         );
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use contract::validation::{AskedCheck, LIMIT_BYTES, ValidationTask};
+use contract::validation::{AskedCheck, TASK_LIMIT_BYTES, ValidationTask};
 use health::{Check, CheckResult, Outcome, Report};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> ExitCode {
 pub(crate) fn task(path: &Path) -> anyhow::Result<ValidationTask> {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let most = LIMIT_BYTES as u64 + 1;
+        let most = TASK_LIMIT_BYTES as u64 + 1;
         File::open(path)?.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     };

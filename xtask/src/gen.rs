@@ -4,7 +4,7 @@
 use crate::Verb;
 use crate::args::Args;
 use crate::chart::{self, Ran};
-use crate::{alerts, faults, images};
+use crate::{alerts, faults, images, limits};
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -22,6 +22,7 @@ Rewrites the committed files that are made from code:
   */Containerfile                        from the table of images in xtask/src/images
   docs/reference.md                      flags and metrics, from clap and the registry
   docs/protocol/faults.md                the faults of the simulation, and how often each was survived
+  docs/limits.md                         bounds that users can reach, from each package's limits.rs
   docs/operations.md                     its table of alerts, from helm/fireflyer/alerts.yaml
   helm/tests/golden/*.yaml               renders of the chart (not run without helm)
 
@@ -76,6 +77,7 @@ fn generate(check: bool) -> anyhow::Result<()> {
     images::containerfiles(check)?;
     faults::page(check)?;
     alerts::page(check)?;
+    limits::page(check)?;
     if let Ran::No(why) = chart::golden(!check)? {
         println!("renders of the chart not run: {why}");
     }

@@ -23,6 +23,7 @@ mod r#gen;
 mod gpu;
 mod images;
 mod inherited;
+mod limits;
 mod lint;
 mod mutants;
 mod packages;

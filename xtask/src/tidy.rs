@@ -6,6 +6,7 @@ mod classes;
 pub(crate) mod edges;
 mod invariants;
 mod licences;
+mod limits;
 mod map;
 mod markdown;
 mod names;
@@ -43,9 +44,9 @@ Files over 600 lines are listed; that alone is no error.",
 
 /// A tracked file: its path from the root, and its text.
 #[derive(Debug)]
-struct File {
-    path: String,
-    text: String,
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 impl File {
@@ -98,6 +99,7 @@ fn check() -> anyhow::Result<Findings> {
     invariants::check(&files, &mut findings);
     traps::check(&files, &mut findings);
     map::check(&files, &mut findings);
+    limits::check(&files, &mut findings);
     let packages = edges::packages()?;
     edges::check(&packages, &mut findings);
     classes::check(&files, &packages, classes::recorded, &mut findings);
@@ -118,7 +120,7 @@ fn check() -> anyhow::Result<Findings> {
 }
 
 /// Every text file that git tracks or would track. Files that are not text have no rules.
-fn files() -> anyhow::Result<Vec<File>> {
+pub(crate) fn files() -> anyhow::Result<Vec<File>> {
     let output = Command::new("git")
         .args([
             "ls-files",

@@ -3,6 +3,8 @@
 //! says nothing that its kind does not say, so that there is one way to write each frame. What a frame means, and whether
 //! its sender may send it now, is decided by [`crate::machine`].
 
+pub use crate::limits::PAYLOAD_LIMIT_BYTES;
+
 mod codes;
 mod fields;
 #[cfg(test)]
@@ -21,8 +23,6 @@ use fields::{Reader, Writer};
 
 /// Bytes of every header: two cache lines, nothing next to a chunk.
 pub const HEADER_BYTES: usize = 128;
-/// Largest payload: above the largest chunk that makes sense on any transport.
-pub const PAYLOAD_LIMIT_BYTES: u32 = 16 << 20;
 /// Version of the frames; the handshake's version covers the rest.
 pub const VERSION: u8 = 5;
 

@@ -8,6 +8,7 @@ pub mod encoding;
 pub mod kernels;
 pub mod known_sums;
 pub mod layout;
+pub mod limits;
 pub mod machine;
 pub mod membership;
 pub mod numerics;

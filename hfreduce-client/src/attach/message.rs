@@ -1,5 +1,6 @@
 //! What a process and its sidecar say over the socket: JSON, a packet each.
 
+pub use crate::limits::GROUP_LIMIT;
 use serde::{Deserialize, Serialize};
 
 /// Version of socket, rings and entries together: the wheel in a trainer's image may be older or newer
@@ -7,9 +8,6 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 7;
 /// No process has called as many operations: one in a microsecond for eight years.
 pub const OPERATION_LIMIT: u64 = 1 << 48;
-/// Groups that one process restores in a sidecar that has lost its memory: as many as a node may take part in, and as many
-/// that ended with an epoch.
-pub const GROUP_LIMIT: usize = 1024;
 /// Groups in one [`SidecarAnswer::Over`].
 pub const GROUPS_IN_PACKET: usize = 512;
 /// Ranks in one [`ClientMessage::Ranks`].

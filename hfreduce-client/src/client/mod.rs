@@ -46,15 +46,17 @@ use shared::Shared;
 use crate::Call;
 use crate::attach::{ClientMessage, Members, Standing};
 use crate::entry::{self, CallOutcome, SegmentRange, Submission};
+pub use crate::limits::IN_FLIGHT_LIMIT;
+pub use crate::limits::MESSAGE_LIMIT;
 use collective::machine::MAX_MESSAGES;
 use link::ring::{self, PushError};
 
-/// Operations of groups in flight at once; a further one waits.
-pub const IN_FLIGHT_LIMIT: usize = ring::CAPACITY / 2;
-/// Messages in flight at once, of those that are sent and of those that are received; a further one waits.
-pub const MESSAGE_LIMIT: usize = MAX_MESSAGES as usize;
 /// What all that may be in flight can leave has room in the ring, so that the sidecar never waits for this process.
-const _: () = assert!(IN_FLIGHT_LIMIT + 2 * MESSAGE_LIMIT <= ring::COMPLETION_CAPACITY);
+const _: () = assert!(
+    IN_FLIGHT_LIMIT == ring::CAPACITY / 2
+        && MESSAGE_LIMIT as u64 == MAX_MESSAGES
+        && IN_FLIGHT_LIMIT + 2 * MESSAGE_LIMIT <= ring::COMPLETION_CAPACITY
+);
 /// Segment number that stands for none: an operation without input or without result.
 pub const NO_SEGMENT: u32 = u32::MAX;
 /// How often a sidecar that is not there yet is looked for.

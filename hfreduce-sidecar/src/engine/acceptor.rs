@@ -8,9 +8,8 @@ use tracing::{debug, warn};
 
 use super::poller::Poller;
 use super::{KIND, LISTENER, PENDING};
+use crate::limits::PENDING_PROCESSES;
 
-/// Connections of processes that have not said who they are: twice a node's processes.
-const PENDING_LIMIT: usize = 128;
 /// How long nobody is let in after one could not be: descriptors may come back.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -37,7 +36,7 @@ impl Acceptor {
     pub(super) fn accept(&mut self, now: Duration, poller: &Poller) {
         match self.listener.accept() {
             Ok(None) => {}
-            Ok(Some(_)) if self.pending.len() >= PENDING_LIMIT => {
+            Ok(Some(_)) if self.pending.len() >= PENDING_PROCESSES => {
                 warn!("too many local connections that do not attach");
             }
             Ok(Some(channel)) => {

@@ -11,6 +11,7 @@ use link::ring::{self, PushError};
 
 use super::input::Brought;
 use super::{Error, Ranks, Session};
+pub(super) use crate::limits::MAX_UNRETURNED;
 use crate::memory::InputMemory;
 use crate::pool::ResultBlock;
 
@@ -27,9 +28,6 @@ pub struct PendingCall {
     /// none here.
     pub input: Result<Option<InputMemory>, String>,
 }
-
-/// Operations of which a process may hold the result, or that there is none: far more than its memory allows results.
-pub(super) const MAX_UNRETURNED: usize = 1 << 18;
 
 /// What the ring brought.
 #[derive(Debug)]

@@ -11,11 +11,10 @@ use link::segment::{self, Segment, Writers};
 
 use super::{Error, Session};
 use crate::background::{Background, BackgroundAnswer};
+pub(super) use crate::limits::REQUEST_LIMIT;
 
 /// Input segments of one process: the buckets of a large model, and all messages that it may send at once.
 const SEGMENT_LIMIT: usize = 1024 + MAX_MESSAGES as usize;
-/// Requests of one process that are not answered. Ours have one, and one more each time that it came late.
-pub(super) const REQUEST_LIMIT: usize = 64;
 
 /// How much memory a process may use for inputs.
 #[derive(Clone, Debug)]

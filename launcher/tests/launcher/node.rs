@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use contract::OnPeerLoss;
 use contract::run_dir::{Roster, RosterNode};
-use contract::termination::{LIMIT_BYTES, TerminationMessage};
+use contract::termination::{TERMINATION_LIMIT_BYTES, TerminationMessage};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -88,7 +88,11 @@ impl Node {
 
     pub(crate) fn message(&self) -> TerminationMessage {
         let bytes = fs::read(self.path("termination-log")).unwrap();
-        assert!(bytes.len() <= LIMIT_BYTES, "{} bytes", bytes.len());
+        assert!(
+            bytes.len() <= TERMINATION_LIMIT_BYTES,
+            "{} bytes",
+            bytes.len()
+        );
         TerminationMessage::parse(&bytes).unwrap()
     }
 

@@ -15,17 +15,15 @@ use tracing::{debug, warn};
 
 use super::authenticate::respond;
 use super::round::Shared;
-use super::{Credentials, Error, MESSAGE_LIMIT, Negotiator, Round, Side, limit, receive};
+use super::{Credentials, Error, Negotiator, Round, Side, limit, receive};
 use crate::handshake::PeerIdentity;
 use crate::header::Header;
+use crate::limits::ANSWERED_CONNECTIONS;
+use crate::limits::MESSAGE_TIME;
+use crate::limits::PENDING_CONNECTIONS;
 use crate::pending::{Admission, Pending, PendingTicket};
 use crate::wake_fd::WakeFd;
 
-/// Connections that have not proved who they are: from addresses of members, and from others. A member of a double tree has
-/// ten peers at most.
-const PENDING_LIMIT: usize = 64;
-/// Connections that are answered at a time, each on a thread. What was evicted is gone in a moment.
-const ANSWERED_LIMIT: usize = 4 * PENDING_LIMIT;
 /// How long nobody is accepted after accepting has failed.
 const RETRY: Duration = Duration::from_millis(20);
 /// How long nobody is accepted while too many are answered.
@@ -116,8 +114,8 @@ impl<I: PeerIdentity, H: Header> Acceptor<I, H> {
             round: Mutex::default(),
             unproved: Mutex::new(Unproved {
                 addresses: BTreeSet::new(),
-                members: Pending::new(PENDING_LIMIT),
-                others: Pending::new(PENDING_LIMIT),
+                members: Pending::new(PENDING_CONNECTIONS),
+                others: Pending::new(PENDING_CONNECTIONS),
             }),
             answered: AtomicUsize::new(0),
         });
@@ -216,7 +214,7 @@ impl<I, H> Port<I, H> {
 impl<I: PeerIdentity, H: Header> Port<I, H> {
     /// Accepts a connection and answers it on a thread.
     fn accept(self: &Arc<Self>) {
-        if self.answered.load(Ordering::Relaxed) >= ANSWERED_LIMIT {
+        if self.answered.load(Ordering::Relaxed) >= ANSWERED_CONNECTIONS {
             thread::sleep(PAUSE);
             return;
         }
@@ -288,9 +286,9 @@ impl<I: PeerIdentity, H: Header> Port<I, H> {
     /// Takes the connection into the round of its epoch, and answers the dialler. Without this, one that comes while
     /// members change is taken into a round that is given up, and its dialler believes that it is established.
     fn agree(&self, stream: &mut TcpStream, claim: I) -> Result<Weak<Shared<I, H>>, Error<I>> {
-        limit(stream, Some(MESSAGE_LIMIT))?;
+        limit(stream, Some(MESSAGE_TIME))?;
         let mut epoch = [0; 8];
-        receive(stream, &mut epoch, Instant::now() + MESSAGE_LIMIT)?;
+        receive(stream, &mut epoch, Instant::now() + MESSAGE_TIME)?;
         let theirs = u64::from_le_bytes(epoch);
         let round = self.round().clone();
         let fits = |round: Arc<Shared<I, H>>| round.epoch == theirs && round.callers.has(&claim);

@@ -4,15 +4,14 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::{Credentials, Error, MESSAGE_LIMIT, limit, receive};
+use super::{Credentials, Error, limit, receive};
 use crate::handshake::{
     CHALLENGE_BYTES, HELLO_BYTES, Initiator, NONCE_BYTES, PROOF_BYTES, PeerIdentity, Responder,
 };
-
-/// How long a connection may take that others have made and that has proved nothing, all messages together.
-const UNPROVED_LIMIT: Duration = Duration::from_secs(2);
+use crate::limits::MESSAGE_TIME;
+use crate::limits::PROOF_TIME;
 
 /// A fresh nonce from the kernel.
 pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
@@ -27,11 +26,11 @@ pub fn initiate<I: PeerIdentity>(
     credentials: &Credentials<I>,
 ) -> Result<I, Error<I>> {
     let Credentials { identity, key } = credentials;
-    limit(stream, Some(MESSAGE_LIMIT))?;
+    limit(stream, Some(MESSAGE_TIME))?;
     let (initiator, hello) = Initiator::new(key.clone(), *identity, nonce()?);
     stream.write_all(&hello)?;
     let mut challenge = [0; CHALLENGE_BYTES];
-    receive(stream, &mut challenge, Instant::now() + MESSAGE_LIMIT)?;
+    receive(stream, &mut challenge, Instant::now() + MESSAGE_TIME)?;
     let (theirs, proof) = initiator.finish(&challenge)?;
     stream.write_all(&proof)?;
     limit(stream, None)?;
@@ -45,8 +44,8 @@ pub(super) fn respond<I: PeerIdentity>(
     wanted: impl Fn(I) -> bool,
 ) -> Result<I, Error<I>> {
     let Credentials { identity, key } = credentials;
-    limit(stream, Some(UNPROVED_LIMIT))?;
-    let deadline = Instant::now() + UNPROVED_LIMIT;
+    limit(stream, Some(PROOF_TIME))?;
+    let deadline = Instant::now() + PROOF_TIME;
     let mut hello = [0; HELLO_BYTES];
     receive(stream, &mut hello, deadline)?;
     let responder = Responder::new(&hello)?;

@@ -18,9 +18,6 @@ pub use authenticate::{initiate, nonce};
 pub use negotiation::{Checksum, Negotiator, Shape};
 pub use round::{OPEN_EPOCH, Round};
 
-/// How long the other side may take for a message.
-const MESSAGE_LIMIT: Duration = Duration::from_secs(3);
-
 /// Who this side is, and what proves it.
 #[derive(Clone, Debug)]
 pub struct Credentials<I> {

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
 
-use super::{MESSAGE_LIMIT, Side, limit};
+use super::{Side, limit};
 use crate::header::Header;
+use crate::limits::MESSAGE_TIME;
 use crate::transport::verbs::Adapter;
 use crate::transport::{self, BoxedLink, Tcp, tcp};
 use rdma::{Capability, Rdma};
@@ -139,7 +140,7 @@ impl Negotiator {
         peer: impl fmt::Display + Copy,
         side: Side,
     ) -> Result<BoxedLink<H>, Error> {
-        limit(&stream, Some(MESSAGE_LIMIT))?;
+        limit(&stream, Some(MESSAGE_TIME))?;
         let ours = Offer {
             rdma: self.rdma.as_ref().map(Rdma::capability),
             checksum: self.checksum.wish(&stream)?,

@@ -13,9 +13,10 @@ use tracing::{debug, info, warn};
 
 use super::acceptor::AGREED;
 use super::authenticate::initiate;
-use super::{Credentials, Error, MESSAGE_LIMIT, Negotiator, Side, limit};
+use super::{Credentials, Error, Negotiator, Side, limit};
 use crate::handshake::PeerIdentity;
 use crate::header::Header;
+use crate::limits::MESSAGE_TIME;
 use crate::transport::BoxedLink;
 use crate::wake_fd::WakeFd;
 
@@ -237,7 +238,7 @@ impl<I: PeerIdentity, H: Header> Dial<I, H> {
 
 /// Names the epoch to a peer that was dialled, and waits until it agrees.
 pub(super) fn propose(stream: &mut TcpStream, epoch: u64) -> io::Result<()> {
-    limit(stream, Some(MESSAGE_LIMIT))?;
+    limit(stream, Some(MESSAGE_TIME))?;
     stream.write_all(&epoch.to_le_bytes())?;
     let mut agreed = [0; AGREED.len()];
     stream.read_exact(&mut agreed)?;

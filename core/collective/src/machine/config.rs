@@ -6,6 +6,8 @@ use topology::OnPeerLoss;
 
 use super::io::{Fence, OpId};
 use crate::layout::Layout;
+pub use crate::limits::MAX_IN_FLIGHT;
+pub use crate::limits::MAX_MESSAGES;
 use crate::recovery::{GroupResume, Retained, Served};
 use crate::tree::DoubleTree;
 
@@ -20,12 +22,6 @@ pub const DEFAULT_WINDOW: u8 = 4;
 pub const MIN_CHUNK_BYTES: u32 = 512;
 /// Most slots of a tree edge: a bit each.
 pub const MAX_SLOTS: u8 = 64;
-/// Operations a rank may have in flight; a further `Submit` must wait (see [`super::Machine::may_submit`]).
-pub const MAX_IN_FLIGHT: u64 = 64;
-/// Messages that a rank may have asked to receive before they were sent, and as many that it may send: who exchanges one
-/// with each rank of 128 nodes of 8 has fewer. Those of two ranks may meet in any order, so none waits for another to be
-/// over; the shell lets no rank call for more.
-pub const MAX_MESSAGES: u64 = 1024;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::cause::Broken;
+pub use crate::limits::MAX_GROUPS;
 
-/// Groups that a node may take part in, the world not counted.
-pub const MAX_GROUPS: usize = 512;
 /// Links that a node may have.
 pub const MAX_LINKS: usize = 256;
 

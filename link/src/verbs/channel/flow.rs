@@ -11,10 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::slot::{Content, Destination, MalformedSlot, Signal, SlotTarget};
 use crate::header::Header;
+pub(super) use crate::limits::RDMA_WINDOWS;
 use crate::verbs::Remote;
 
-/// Windows that may be known at a time, in each direction: fixed ones, and two for each operation in flight.
-pub(super) const WINDOWS_LIMIT: usize = 4096;
 /// Words about read slots that can be unread.
 const CREDITS_UNREAD: u32 = 2;
 
@@ -65,7 +64,7 @@ pub enum FlowViolation {
         bytes: u32,
     },
     /// The peer announces without end.
-    #[error("more than {WINDOWS_LIMIT} windows are announced")]
+    #[error("more than {RDMA_WINDOWS} windows are announced")]
     Windows,
     /// We send without end.
     #[error("{0} frames wait to be sent: no more may")]
@@ -202,7 +201,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
         match remote {
             Some(remote) => {
                 self.announced.insert(window, remote.bytes);
-                if self.announced.len() > WINDOWS_LIMIT {
+                if self.announced.len() > RDMA_WINDOWS {
                     return Err(FlowViolation::Windows);
                 }
             }
@@ -412,7 +411,7 @@ impl<S: Clone, H: Header> Flow<S, H> {
             }
             Content::Window { window, remote } => {
                 self.windows.insert(window, remote);
-                if self.windows.len() > WINDOWS_LIMIT {
+                if self.windows.len() > RDMA_WINDOWS {
                     return Err(FlowViolation::Windows);
                 }
                 Ok(Opened::Window)

@@ -373,7 +373,7 @@ fn a_peer_that_announces_without_end_is_refused() {
         window,
         remote: None,
     };
-    for number in 0..WINDOWS_LIMIT as u64 {
+    for number in 0..RDMA_WINDOWS as u64 {
         flow.open(window(number)).unwrap();
     }
     assert_eq!(flow.open(window(1 << 40)), Err(FlowViolation::Windows));
