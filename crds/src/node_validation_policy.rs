@@ -79,19 +79,20 @@ pub struct NodeValidationPolicySpec {
     /// in a job found it silent. True by default.
     #[serde(default = "yes")]
     pub suspect_nodes: bool,
-    /// Number of idle nodes that may have an open run of the policy at once, 1 to 256; 4 by default.
-    /// Jobs never miss more idle nodes than that because of the policy. A run that does not start
-    /// within two minutes is deleted, and its node is tried again after ten minutes or more. Nodes
-    /// that a job has just left have no limit: all its due nodes are validated side by side, before
-    /// the next job gets them. With 1 idle nodes have no partner for the check Network.
+    /// Number of idle nodes that may have an open run of the policy at once, 1 to 256; 4 by
+    /// default. Jobs never miss more idle nodes than that because of the policy. A run that does
+    /// not start within two minutes is deleted, and its node is tried again after ten minutes or
+    /// more. Nodes that a job has just left have no limit: all its due nodes are validated side
+    /// by side, before the next job gets them. With 1 idle nodes have no partner for the check
+    /// Network.
     #[serde(default = "default_max_idle_nodes")]
     #[schemars(range(min = 1, max = 256))]
     pub max_idle_nodes: u32,
-    /// Days since a node's last run after which the job that uses it is asked to save and leave its
-    /// nodes, 1 to 365. The job goes on from there after the runs, usually on the same nodes. It is
-    /// asked once for all its nodes, only when it has had them for a week, and not for a node on which
-    /// the run could not start. Without it no job is ever asked, and the run waits for the job's
-    /// next pause or end.
+    /// Days since a node's last run after which the job that uses it is asked to save and leave
+    /// its nodes, 1 to 365. The job goes on from there after the runs, usually on the same nodes.
+    /// It is asked once for all its nodes, only when it has had them for a week, and not for a
+    /// node on which the run could not start. Without it no job is ever asked, and the run waits
+    /// for the job's next pause or end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 365))]
     pub interrupt_after_days: Option<u32>,

@@ -109,8 +109,8 @@ pub struct TrainingJobSpec {
     /// How the ranks talk to each other. Defaults to HFReduce.
     #[serde(default)]
     pub communication: Communication,
-    /// What happens after a failure. A change of stallSeconds takes effect at once, of maxRestarts at
-    /// the next failure, any other change with the next attempt.
+    /// What happens after a failure. A change of stallSeconds takes effect at once, of
+    /// maxRestarts at the next failure, any other change with the next attempt.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// True asks the job to save, release its nodes and wait. False (the default) lets it run.
@@ -295,14 +295,15 @@ pub struct FailurePolicy {
     #[serde(default = "default_exit_seconds")]
     #[schemars(range(min = 1, max = 300))]
     pub exit_seconds: u32,
-    /// Seconds without progress after which a running attempt is ended, 60 to 604800 (a week). Off by
-    /// default. A collective of HFReduce that a rank finishes and a step or checkpoint that the
-    /// program reports are progress; time counts from the newest. Give more than the longest pause
-    /// that the program makes on purpose, such as a save, an evaluation or the first compilation. All
-    /// ranks are then asked to print their stacks, and 10 s later the attempt ends with the reason
-    /// `Stalled`. That counts against maxRestarts. An attempt that never gave a sign of progress is
-    /// not ended, and the condition `ProgressUnknown` says so. While the operator does not hear every
-    /// node of the job nothing is ended, and a new leader counts from the start.
+    /// Seconds without progress after which a running attempt is ended, 60 to 604800 (a week).
+    /// Off by default. A collective of HFReduce that a rank finishes and a step or checkpoint
+    /// that the program reports are progress; time counts from the newest. Give more than the
+    /// longest pause that the program makes on purpose, such as a save, an evaluation or the
+    /// first compilation. All ranks are then asked to print their stacks, and 10 s later the
+    /// attempt ends with the reason `Stalled`. That counts against maxRestarts. An attempt that
+    /// never gave a sign of progress is not ended, and the condition `ProgressUnknown` says so.
+    /// While the operator does not hear every node of the job nothing is ended, and a new leader
+    /// counts from the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 604_800))]
     pub stall_seconds: Option<u32>,

@@ -12,6 +12,7 @@ pub mod fabric;
 pub mod fence;
 pub mod labels;
 pub mod leader;
+pub mod limits;
 pub mod metrics;
 pub mod mirror;
 pub mod node_validation;

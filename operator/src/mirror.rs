@@ -4,11 +4,13 @@
 //!
 //! Versions are compared as numbers: the API server orders them per kind and documents that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use crate::limits::MOST_REMEMBERED;
+use crate::limits::REMEMBERED_TIME;
 use tokio::sync::watch;
 
 /// How long a created object is believed in before the watch confirms it. The watch lags by
@@ -16,12 +18,6 @@ use tokio::sync::watch;
 const UNCONFIRMED: Duration = Duration::from_secs(30);
 /// Objects that are asked for at once.
 const ASKED: usize = 64;
-/// How long something is remembered after its object is gone: longer than another replica takes to
-/// lead, and to write it down.
-const REMEMBERED: Duration = Duration::from_secs(300);
-/// Objects that are remembered at once, the newest: the pods of two of the largest gangs, some
-/// 3 MB.
-const MOST_REMEMBERED: usize = 8192;
 
 /// The version of an object of which the API server said none.
 pub const NO_VERSION: u64 = 0;
@@ -87,8 +83,23 @@ struct Entry<T> {
     version: u64,
     /// When it was created by us, or last asked for, until the watch shows it.
     unconfirmed: Option<Instant>,
+    /// True if we have changed the value since this version.
+    is_guess: bool,
     /// Whether `Mirror::derived` knows it.
     is_derived: bool,
+}
+
+impl<T> Entry<T> {
+    /// An object as the API server shows it.
+    fn new(value: T, version: u64) -> Self {
+        Self {
+            value,
+            version,
+            unconfirmed: None,
+            is_guess: false,
+            is_derived: false,
+        }
+    }
 }
 
 /// A listing that is under way.
@@ -118,6 +129,8 @@ pub struct Mirror<T: Mirrored> {
     by_job: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// What nobody has confirmed yet.
     unconfirmed: BTreeSet<ObjectKey>,
+    /// What is gone or rewritten and remembered, and since when, the oldest first.
+    departed: VecDeque<(Instant, T)>,
     derived: T::Derived,
     /// The highest version that the watch has delivered.
     position: u64,
@@ -135,6 +148,7 @@ impl<T: Mirrored> Default for Mirror<T> {
             resting: BTreeMap::new(),
             by_job: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
+            departed: VecDeque::new(),
             derived: T::Derived::default(),
             position: 0,
             listing: None,
@@ -246,13 +260,8 @@ impl<T: Mirrored> Mirror<T> {
         let is_this = |entry: &Entry<T>| entry.version == version && !entry.is_guess;
         let is_known = version != NO_VERSION && self.entry(&key).is_some_and(is_this);
         if let Some(listing) = &mut self.listing {
-            let entry = Entry {
-                value,
-                version,
-                unconfirmed: None,
-                is_derived: false,
-            };
-            listing.entries.insert(key, entry);
+            let value = (!is_known).then_some(value);
+            listing.entries.insert(key, Listed { value, version });
         }
     }
 
@@ -275,25 +284,6 @@ impl<T: Mirrored> Mirror<T> {
         }
         let awake = std::mem::take(&mut self.awake);
         let resting = std::mem::take(&mut self.resting);
-        for (key, entry) in awake.into_iter().chain(resting) {
-            let newer = match listed.get(&key) {
-                Some(known) => known.version < entry.version,
-                None => entry.unconfirmed.is_some_and(|at| at >= began),
-            };
-            if newer {
-                listed.insert(key, entry);
-                continue;
-            }
-            let known = listed.get_mut(&key);
-            let is_same = known.as_ref().is_some_and(|one| one.value == entry.value);
-            if !is_same {
-                self.derived.removed(&entry.value);
-            }
-            if let Some(known) = known {
-                known.is_derived = is_same;
-                self.position = self.position.max(known.version);
-            }
-        }
         self.by_job.clear();
         self.unconfirmed.clear();
         for (key, mut entry) in awake.into_iter().chain(resting) {
@@ -309,6 +299,12 @@ impl<T: Mirrored> Mirror<T> {
             if stays {
                 listed.remove(&key);
                 self.put(key, entry);
+                continue;
+            }
+            self.derived.removed(&entry.value);
+            let news = listed.get(&key).and_then(|listed| listed.value.as_ref());
+            if !news.is_some_and(Mirrored::is_remembered) {
+                self.remember(entry.value, now);
             }
         }
         for (key, Listed { value, version }) in listed {
@@ -356,7 +352,7 @@ impl<T: Mirrored> Mirror<T> {
 
     /// What is gone or rewritten and still remembered, and since when.
     pub fn departed(&self, now: Instant) -> impl Iterator<Item = (Instant, &T)> {
-        let lately = move |at: Instant| now.saturating_duration_since(at) < REMEMBERED;
+        let lately = move |at: Instant| now.saturating_duration_since(at) < REMEMBERED_TIME;
         let departed = self.departed.iter().map(|(at, value)| (*at, value));
         departed.filter(move |(at, _)| lately(*at))
     }
@@ -396,7 +392,7 @@ impl<T: Mirrored> Mirror<T> {
     }
 
     fn remember(&mut self, value: T, now: Instant) {
-        let over = |at: &Instant| now.saturating_duration_since(*at) >= REMEMBERED;
+        let over = |at: &Instant| now.saturating_duration_since(*at) >= REMEMBERED_TIME;
         while self.departed.front().is_some_and(|(at, _)| over(at)) {
             self.departed.pop_front();
         }
@@ -473,7 +469,7 @@ impl<T: Mirrored> Mirror<T> {
         }
         let entry = Entry {
             unconfirmed,
-            is_derived: false,
+            ..Entry::new(value, version)
         };
         self.put(key, entry);
         news
@@ -574,7 +570,9 @@ mod tests {
     fn a_listing_of_what_is_known_keeps_nothing_twice() {
         #[derive(Clone, Debug)]
         struct Counted(Arc<()>);
-        impl Mirrored for Counted {}
+        impl Mirrored for Counted {
+            type Derived = ();
+        }
         impl PartialEq for Counted {
             fn eq(&self, other: &Self) -> bool {
                 Arc::ptr_eq(&self.0, &other.0)
@@ -624,6 +622,8 @@ mod tests {
 
     /// True for what is remembered.
     impl Mirrored for bool {
+        type Derived = ();
+
         fn is_remembered(&self) -> bool {
             *self
         }
@@ -660,7 +660,7 @@ mod tests {
                 assert_eq!(mirror.departed(now).count(), 0);
                 way(&mut mirror);
                 assert_eq!(mirror.departed(now).count(), usize::from(worth));
-                let later = Instant::now() + REMEMBERED;
+                let later = Instant::now() + REMEMBERED_TIME;
                 assert_eq!(mirror.departed(later).count(), 0);
             }
         }

@@ -143,7 +143,7 @@ pub struct PodStatusView {
     pub pod_ip: Option<String>,
     /// Its conditions.
     #[serde(default)]
-    pub conditions: Vec<ConditionView>,
+    pub conditions: Vec<PodConditionView>,
     /// Init containers, native sidecars among them.
     #[serde(default)]
     pub init_container_statuses: Vec<ContainerStatusView>,

@@ -22,7 +22,7 @@ use crate::proof::Masters;
 use crate::storage::SharedStorage;
 use crate::training_job::job_view::JobView;
 use crate::training_job::mirrored_job::MirroredJob;
-use crate::training_job::translate::{self, AttemptProof};
+use crate::training_job::translate::{self, AttemptProof, TaintRules};
 use crate::views::{AttemptView, ClaimView, Guarded, NodeView, PodView};
 use crate::workload::Workload;
 use follow::{Scope, watch};

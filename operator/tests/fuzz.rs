@@ -5,14 +5,17 @@
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 use crds::fabric::{Fabric, NodeClass};
-use crds::training_job::TrainingJob;
+use crds::template::PodTemplate;
 use crds::{NodeValidation, names};
+use operator::labels::LabelPool;
 use operator::proof::Masters;
+use operator::training_job::job_view::JobView;
 use operator::training_job::observe;
 use operator::training_job::pod::{self, Rank, Settings};
-use operator::training_job::translate::{self, MirroredPod};
+use operator::training_job::translate::{self, MirroredPod, TaintRules};
 use operator::views::{AttemptView, ClaimView, NodeView, PodView};
 use operator::workload::Workload;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sim::{Rng, damage, explore};
@@ -137,6 +140,18 @@ fn damaged<T: DeserializeOwned>(rng: &mut Rng, of: &Value) -> Option<T> {
     serde_json::from_slice(&text).ok()
 }
 
+/// A job as a watch delivers it: as text.
+fn read(of: &Value) -> serde_json::Result<JobView> {
+    serde_json::from_str(&of.to_string())
+}
+
+fn rules() -> TaintRules {
+    TaintRules {
+        dedicated: vec!["nvidia.com/gpu".to_owned()],
+        ..TaintRules::default()
+    }
+}
+
 fn settings() -> Settings {
     Settings {
         sidecar_image: "sidecar:1".to_owned(),
@@ -146,12 +161,12 @@ fn settings() -> Settings {
         sidecar_env: Vec::new(),
         sidecar_pull_policy: "IfNotPresent".to_owned(),
         pull_secrets: Vec::new(),
-        dedicated_taints: vec!["nvidia.com/gpu".to_owned()],
+        taints: rules(),
     }
 }
 
 /// What becomes of a job: read, shown, and a pod of it built.
-fn serve(job: TrainingJob, class: &NodeClass) {
+fn serve(job: JobView, template: &PodTemplate, class: &NodeClass) {
     let key_name = "key";
     let rank = Rank {
         attempt: 2,
@@ -159,10 +174,11 @@ fn serve(job: TrainingJob, class: &NodeClass) {
         rank: 1,
         node: "node-1",
         finalizer: true,
+        crossing: false,
         resume: None,
     };
-    if pod::template_problem(&job.spec.template.spec).is_none() {
-        let built = pod::build(&job, class, &settings(), rank);
+    if pod::template_problem(&template.spec).is_none() {
+        let built = pod::build(&job, template, class, &settings(), rank);
         // It takes one whole node, and says whose it is.
         assert!(built.to_string().contains("fireflyer.dev/node"));
         assert_eq!(built["metadata"]["labels"]["fireflyer.dev/rank"], "1");
@@ -186,6 +202,9 @@ fn objects() {
     let masters = Masters::new([7; 32], None);
     let classes: Fabric = serde_json::from_value(the_fabric()).unwrap();
     let class = &classes.spec.classes[0];
+    let pool = LabelPool::default();
+    let template = |of: &Value| PodTemplate::deserialize(&of["spec"]["template"]);
+    let whole = template(&the_job()).unwrap();
     explore(2_000, &[], |rng| {
         if let Some(view) = damaged::<PodView>(rng, &the_pod()) {
             let name = view.metadata.name.clone();
@@ -196,7 +215,7 @@ fn objects() {
             }
         }
         if let Some(view) = damaged::<NodeView>(rng, &the_node()) {
-            translate::node(view, &["nvidia.com/gpu".to_owned()]);
+            translate::node(view, &rules(), &pool);
         }
         if let Some(view) = damaged::<AttemptView>(rng, &the_attempt())
             && let Some(attempt) = translate::attempt(&view, &masters)
@@ -208,17 +227,19 @@ fn objects() {
         if let Some(view) = damaged::<ClaimView>(rng, &claim) {
             translate::claim(&view);
         }
-        if let Some(job) = damaged::<TrainingJob>(rng, &the_job()) {
-            serve(job, class);
+        if let Some(of) = damaged::<Value>(rng, &the_job())
+            && let Ok(job) = read(&of)
+        {
+            serve(job, template(&of).as_ref().unwrap_or(&whole), class);
         }
         if let Some(validation) = damaged::<NodeValidation>(rng, &the_validation()) {
             look(Workload::from(validation));
         }
         if let Some(fabric) = damaged::<Fabric>(rng, &the_fabric()) {
             observe::policy(&fabric.spec);
-            let job: TrainingJob = serde_json::from_value(the_job()).unwrap();
+            let job = read(&the_job()).unwrap();
             if let Some(class) = observe::class_of(&job, &fabric.spec) {
-                serve(job, class);
+                serve(job.clone(), &whole, class);
             }
         }
     });

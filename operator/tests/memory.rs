@@ -13,6 +13,7 @@ use kube::client::Body;
 use operator::cluster::SharedCluster;
 use operator::metrics::Metrics;
 use operator::proof::Masters;
+use operator::training_job::translate::TaintRules;
 use operator::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -85,7 +86,14 @@ fn mirrored(kinds: &'static [Kind]) -> Arc<SharedCluster> {
         let shutdown = CancellationToken::new();
         let masters = Arc::new(Masters::new([7; 32], None));
         let client = Client::new(service, "team");
-        let mut watching = watch::start(&client, &cluster, &[], masters, ages, &shutdown);
+        let mut watching = watch::start(
+            &client,
+            &cluster,
+            TaintRules::default(),
+            masters,
+            ages,
+            &shutdown,
+        );
         while !cluster.mirrors().is_synced() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

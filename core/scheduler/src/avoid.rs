@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use topology::{Class, NodeName};
 
+pub(crate) use crate::limits::MOST_AVOIDED;
 use crate::policy::Policy;
 use crate::snapshot::{Job, Snapshot};
 use crate::status::JobStatus;
 use crate::time::Timestamp;
 
-/// How many nodes a job remembers at most. The API's schema has the same limit.
-pub(crate) const MOST_AVOIDED: usize = 64;
 /// How many of a hundred nodes of a class may be suspect for everybody, and at least one.
 const SUSPECT_PERCENT: usize = 5;
 /// How many namespaces must have lost something on a node before it is suspect for everybody.

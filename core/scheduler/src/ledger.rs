@@ -232,6 +232,20 @@ impl<'a> Ledger<'a> {
         })
     }
 
+    /// Whether the sidecar of a node had dialled this operator for an attempt, has not left, and is
+    /// silent.
+    pub(crate) fn is_quiet(&self, attempt: &Attempt, node: &NodeName) -> bool {
+        let gang = self.liveness.get(&(attempt.job.clone(), attempt.number));
+        gang.is_some_and(|gang| gang.quiet.contains(node))
+    }
+
+    /// Whether it is known what pods have done up to when a node whose Lease ran out was no longer
+    /// heard. Else `wake` is lowered to when to look again.
+    pub(crate) fn has_news_of_pods(&self, node: &NodeName, wake: &mut Wake) -> bool {
+        let since = self.unheard_since.get(node);
+        since.is_none_or(|since| self.is_over_for_pods(*since, wake))
+    }
+
     /// The progress of an attempt, as far as it is known.
     pub(crate) fn progress(&self, attempt: &Attempt) -> Option<&'a GangProgress> {
         self.progress.get(&(attempt.job.clone(), attempt.number))

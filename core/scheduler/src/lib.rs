@@ -14,6 +14,7 @@ mod jitter;
 mod job_planner;
 mod ledger;
 mod lifecycle;
+pub mod limits;
 mod node;
 mod pin;
 mod placement;
@@ -40,8 +41,9 @@ pub use policy::{Backoff, Policy};
 pub use promise::Promise;
 pub use sights::Sights;
 pub use snapshot::{
-    Absent, Attempt, CheckpointReport, Doubt, Doubtful, DryRun, Exit, Job, JobKey, JobKind, Node,
-    Pod, PodState, Preparation, Problem, ProgramCause, Snapshot, Stuck, WhenBusy, ZonePolicy,
+    Absent, Attempt, CheckpointReport, CollectedPod, Doubt, Doubtful, DryRun, Exit, Job, JobKey,
+    JobKind, Node, Pod, PodState, Preparation, Problem, ProgramCause, Snapshot, Stuck, WhenBusy,
+    ZonePolicy,
 };
 pub use stall::{GangProgress, ProgressSign, StacksAsked};
 pub use status::{

@@ -239,7 +239,7 @@ fn join(facts: Facts<'_>) -> State {
             };
         }
     }
-    if let Some(taint) = &node.taint {
+    if let Some(taint) = node.taint.as_ref().or(node.foreign_taint.as_ref()) {
         let why = NodeReason::Tainted(Arc::clone(taint));
         return State::NoNewWork { why };
     }

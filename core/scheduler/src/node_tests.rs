@@ -18,6 +18,7 @@ fn node() -> Node {
         ready: Ready::True,
         unready_since: NOW,
         taint: None,
+        foreign_taint: None,
         quarantine: None,
         wishes: BTreeMap::new(),
         short: None,

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use topology::Class;
 
+use crate::limits::{
+    BIND_TIME, BLOCKED_TIME, CROSSING_JOBS, CROSSING_TIME, LISTEN_TIME, MOVE_PAUSE, RESTART_WINDOW,
+    STACK_TIME, START_TIME, STORM_TIME, STUCK_ATTEMPTS,
+};
 use crate::time::Timestamp;
 
 /// Limits and patience.
@@ -102,25 +106,25 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            max_cross_zone_jobs: 1,
-            bind_patience: Duration::from_secs(30),
-            blocked_patience: Duration::from_secs(600),
+            max_cross_zone_jobs: CROSSING_JOBS,
+            bind_patience: BIND_TIME,
+            blocked_patience: BLOCKED_TIME,
             blocked_again: Duration::from_secs(60),
-            start_patience: Duration::from_secs(7200),
+            start_patience: START_TIME,
             start_patience_of: BTreeMap::new(),
             start_told_after: Duration::from_secs(60),
             settle: Duration::from_secs(1),
             stuck_patience: Duration::from_secs(4),
-            stack_patience: Duration::from_secs(10),
+            stack_patience: STACK_TIME,
             exit_margin: Duration::from_secs(1),
             orphan_grace: Duration::from_secs(2),
             leave_patience: Duration::from_secs(30),
-            listen_grace: Duration::from_secs(30),
+            listen_grace: LISTEN_TIME,
             leave_after: Duration::from_secs(60),
-            move_pause: Duration::from_secs(300),
+            move_pause: MOVE_PAUSE,
             storm_least: 3,
             storm_window: Duration::from_secs(40),
-            storm_patience: Duration::from_secs(300),
+            storm_patience: STORM_TIME,
             clock_slack: Duration::from_secs(600),
             failure_backoff: Backoff {
                 base: Duration::from_secs(2),
@@ -138,15 +142,15 @@ impl Default for Policy {
                 base: Duration::from_secs(60),
                 cap: Duration::from_secs(4 * 3600),
             },
-            stuck_after: 5,
-            restart_window: Duration::from_secs(24 * 3600),
+            stuck_after: STUCK_ATTEMPTS,
+            restart_window: RESTART_WINDOW,
             promise: Duration::from_secs(60),
             promise_pause: Duration::from_secs(60),
             avoid: Backoff {
                 base: Duration::from_secs(3600),
                 cap: Duration::from_secs(24 * 3600),
             },
-            crossing_patience: Duration::from_secs(300),
+            crossing_patience: CROSSING_TIME,
         }
     }
 }

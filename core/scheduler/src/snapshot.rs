@@ -34,7 +34,7 @@ pub struct Snapshot {
     pub pods: Vec<Pod>,
     /// Pods that ended well and are gone, until their job's status says so. May be empty: then less
     /// is known.
-    pub departed: Vec<Departed>,
+    pub departed: Vec<CollectedPod>,
     /// Newest durable checkpoint that a gang reported to the rendezvous service. May be empty:
     /// then less is known, nothing breaks.
     pub reports: Vec<CheckpointReport>,
@@ -43,6 +43,9 @@ pub struct Snapshot {
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
     pub liveness: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
+    /// Since when no sidecar is heard on a node whose Lease ran out. Filled in by
+    /// [`crate::Sights`].
+    pub unheard_since: BTreeMap<NodeName, Timestamp>,
     /// The progress of each gang, as far as it knows. One that is not here is not heard.
     pub progress: BTreeMap<(JobKey, u32), GangProgress>,
     /// Until then a sidecar that has not connected to this operator counts as alive: it may only
@@ -77,9 +80,12 @@ pub struct Node {
     pub ready: Ready,
     /// Since when it is not Ready, if it is not. Filled in by [`crate::Sights`].
     pub unready_since: Timestamp,
-    /// A taint that keeps new pods away and asks nobody to leave: any of Kubernetes' own,
-    /// `unschedulable` apart, and a foreign one with the effect NoSchedule.
+    /// One of Kubernetes' own taints, such as `node.kubernetes.io/disk-pressure`: its kubelet takes
+    /// no pods.
     pub taint: Option<Arc<str>>,
+    /// A foreign taint that keeps new pods away and asks nobody to leave, such as that of an agent
+    /// that restarts. Validations tolerate it.
+    pub foreign_taint: Option<Arc<str>>,
     /// What its quarantine names, if it is in one: the validation that failed.
     pub quarantine: Option<Arc<str>>,
     /// Who wants it emptied, and since when. The times, and who wants to validate it, are filled in
@@ -344,11 +350,13 @@ pub struct Pod {
     pub finalizer: bool,
     /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
     pub unowned: bool,
+    /// Whether it says that its attempt crosses zones. Pods of earlier releases do not say it.
+    pub crossing: bool,
     /// Preparation of its start, once its node has said something of it.
     pub preparation: Option<Arc<Preparation>>,
     /// Since when it is where it is: unbound, bound, blocked, running or ended. A bound pod moves
-    /// on with each step of its preparation that it had not reached before, an unbound one with each
-    /// pod that is bound and was there no later. Filled in by [`crate::Sights`].
+    /// on with each step of its preparation that it had not reached before, an unbound one with
+    /// each pod that is bound and was there no later. Filled in by [`crate::Sights`].
     pub since: Timestamp,
 }
 
@@ -396,7 +404,7 @@ impl Pod {
 
 /// A pod that ended well and whose object is gone: collected, or deleted by somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Departed {
+pub struct CollectedPod {
     /// The job it belonged to.
     pub job: JobKey,
     /// Its attempt.

@@ -6,12 +6,8 @@ use std::collections::BTreeMap;
 use collective::membership::Connection;
 
 use super::gangs::Input;
-
-/// Inputs for each node: a hello, whom it suspects, its report, and the same again on another
-/// connection.
-const OF_NODE: usize = 64;
-/// And for the gang: a small one's nodes may have more to say.
-const OF_GANG: usize = 1024;
+use crate::limits::DEFERRED_OF_GANG;
+use crate::limits::DEFERRED_OF_NODE;
 
 /// Inputs in the order of their connections. Where there are too many, a connection ends that
 /// brings one more: its sidecar dials again and says everything again.
@@ -25,7 +21,7 @@ impl DeferredInputs {
     /// Of a gang of so many nodes.
     pub(super) fn new(nodes: usize) -> Self {
         Self {
-            room: OF_GANG + OF_NODE * nodes,
+            room: DEFERRED_OF_GANG + DEFERRED_OF_NODE * nodes,
             connections: BTreeMap::new(),
         }
     }

@@ -5,13 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::limits::GANG_FRAMES_BYTES;
+use crate::limits::LARGE_FRAMES_BYTES;
 use contract::identity::{Identity, JobId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Bytes of all.
-const TOTAL_BYTES: usize = 64 << 20;
-/// Bytes of one gang: whoever knows its key leaves room for the others.
-const GANG_BYTES: usize = 8 << 20;
 
 /// Those that are on their way. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug)]
@@ -40,7 +37,7 @@ pub(super) struct LargeFramePermit {
 impl Default for LargeFrames {
     fn default() -> Self {
         Self {
-            total: Arc::new(Semaphore::new(TOTAL_BYTES)),
+            total: Arc::new(Semaphore::new(LARGE_FRAMES_BYTES)),
             gangs: Arc::default(),
         }
     }
@@ -55,7 +52,7 @@ impl LargeFrames {
         let shared = gangs.get(&id).and_then(Weak::upgrade);
         let gang = shared.unwrap_or_else(|| {
             gangs.retain(|_, gang| gang.strong_count() > 0);
-            let gang = Arc::new(Semaphore::new(GANG_BYTES));
+            let gang = Arc::new(Semaphore::new(GANG_FRAMES_BYTES));
             gangs.insert(id, Arc::downgrade(&gang));
             gang
         });
@@ -67,7 +64,9 @@ impl LargeFrames {
 impl Share {
     /// Waits until there is room for a frame. None for one that never has it.
     pub(super) async fn admit(&self, bytes: usize) -> Option<LargeFramePermit> {
-        let bytes = u32::try_from(bytes).ok().filter(|_| bytes <= GANG_BYTES)?;
+        let bytes = u32::try_from(bytes)
+            .ok()
+            .filter(|_| bytes <= GANG_FRAMES_BYTES)?;
         // A gang that has used up its own share does not stand in the way of others.
         let gang = Arc::clone(&self.gang).acquire_many_owned(bytes).await;
         let total = Arc::clone(&self.total).acquire_many_owned(bytes).await;
@@ -103,14 +102,14 @@ mod tests {
     #[test]
     fn the_largest_frames_of_all_gangs_take_64_mib_and_the_next_waits_until_one_is_handled() {
         let large = LargeFrames::default();
-        let of_each = GANG_BYTES / FRAME_LIMIT_BYTES;
+        let of_each = GANG_FRAMES_BYTES / FRAME_LIMIT_BYTES;
         let gangs: Vec<Share> = (0..8)
             .map(|at| large.of(&gang(&format!("u-{at}"))))
             .collect();
         let mut parts: Vec<Vec<LargeFramePermit>> =
             gangs.iter().map(|one| admitted(one, of_each)).collect();
         let held: usize = parts.iter().map(Vec::len).sum();
-        assert_eq!(held * FRAME_LIMIT_BYTES, TOTAL_BYTES);
+        assert_eq!(held * FRAME_LIMIT_BYTES, LARGE_FRAMES_BYTES);
         let late = large.of(&gang("late"));
         let mut next = std::pin::pin!(late.admit(FRAME_LIMIT_BYTES));
         assert!(next.as_mut().now_or_never().is_none());
@@ -122,16 +121,16 @@ mod tests {
     fn one_gang_leaves_room_for_others_whatever_its_ranks_begin() {
         let large = LargeFrames::default();
         let (hostile, again) = (large.of(&gang("hostile")), large.of(&gang("hostile")));
-        let _held = admitted(&hostile, GANG_BYTES / FRAME_LIMIT_BYTES);
+        let _held = admitted(&hostile, GANG_FRAMES_BYTES / FRAME_LIMIT_BYTES);
         let mut more: Vec<_> = (0..4096)
             .map(|_| Box::pin(again.admit(FRAME_LIMIT_BYTES)))
             .collect();
         assert!(more.iter_mut().all(|more| more.now_or_never().is_none()));
         let honest = large.of(&gang("honest"));
-        drop(admitted(&honest, GANG_BYTES / FRAME_LIMIT_BYTES));
+        drop(admitted(&honest, GANG_FRAMES_BYTES / FRAME_LIMIT_BYTES));
         assert!(
             honest
-                .admit(GANG_BYTES + 1)
+                .admit(GANG_FRAMES_BYTES + 1)
                 .now_or_never()
                 .unwrap()
                 .is_none()

@@ -29,10 +29,9 @@ pub use standalone::{Error as StandaloneError, serve as serve_standalone};
 pub use store::{CommitStore, InMemory, InStatus};
 
 use crate::leader::Role;
+use crate::limits::PENDING_CONNECTIONS;
 use crate::metrics::Metrics;
 
-/// Connections at once that have not proved that they know a key.
-const UNPROVED: usize = 256;
 /// Sidecars connected at once: 10,000 nodes, and each once more while it dials again.
 const CONNECTIONS: usize = 32_768;
 
@@ -81,7 +80,7 @@ pub async fn serve(
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(actor);
-    let slots = Slots::new(UNPROVED);
+    let slots = Slots::new(PENDING_CONNECTIONS);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 
 use crate::leader::Role;
+use crate::limits::PROOF_TIME;
 use crate::rendezvous::Service;
 use crate::rendezvous::directory::{Gang, GangRefusal};
 use crate::rendezvous::gang_session::{Frame, Outbox};
@@ -28,8 +29,6 @@ use crate::rendezvous::large::{LargeFramePermit, Share};
 
 /// Before another try to accept, when there was no descriptor.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection may take to prove that it knows a key.
-const PROOF: Duration = Duration::from_secs(2);
 /// How long a sidecar may take to say hello after that.
 const HELLO: Duration = Duration::from_secs(5);
 /// How long a large frame may take, from its length to its end.
@@ -90,7 +89,7 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
             debug!(%peer, "made room for another connection");
             return;
         }
-        proved = timeout(PROOF, session.authenticate()) => proved,
+        proved = timeout(PROOF_TIME, session.authenticate()) => proved,
     };
     drop(slot);
     let identity = match proved {

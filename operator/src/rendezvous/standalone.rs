@@ -103,11 +103,12 @@ impl OneGang {
                 source,
             })
         };
-        let assignment = Assignment::from_gz(&read(&args.assignment)?, assignment::LIMIT_BYTES)
-            .map_err(|source| Error::Assignment {
-                path: args.assignment.clone(),
-                source,
-            })?;
+        let assignment =
+            Assignment::from_gz(&read(&args.assignment)?, assignment::ASSIGNMENT_LIMIT_BYTES)
+                .map_err(|source| Error::Assignment {
+                    path: args.assignment.clone(),
+                    source,
+                })?;
         let key = read(&args.key)?;
         let key: [u8; KEY_BYTES] = key.try_into().map_err(|key: Vec<u8>| Error::Key {
             path: args.key.clone(),

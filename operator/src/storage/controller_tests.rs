@@ -129,7 +129,7 @@ fn node(name: &str) -> translate::MirroredNode {
     let view = json!({"metadata": {"name": name, "labels": labels}});
     translate::node(
         serde_json::from_value(view).unwrap(),
-        &[],
+        &translate::TaintRules::default(),
         &LabelPool::default(),
     )
     .unwrap()

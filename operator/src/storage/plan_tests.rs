@@ -50,7 +50,7 @@ fn node(number: u32, zone: &str) -> MirroredNode {
     let view = json!({"metadata": {"name": name, "labels": labels, "uid": name}});
     translate::node(
         serde_json::from_value(view).unwrap(),
-        &[],
+        &translate::TaintRules::default(),
         &LabelPool::default(),
     )
     .unwrap()

@@ -13,11 +13,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::pod;
+pub use crate::limits::SPEC_LIMIT_BYTES;
 use crate::views::slim;
-
-/// Bytes of a job's spec up to which its template is read, as JSON without spaces: a tree of values
-/// made of the worst of so many takes 6 MB.
-pub const SPEC_LIMIT_BYTES: usize = 64 * 1024;
 
 /// A TrainingJob but for its pod template.
 #[derive(Clone, Debug, PartialEq, Deserialize, Resource)]

@@ -3,6 +3,7 @@
 
 pub mod apply;
 pub mod assignments;
+pub mod completed;
 pub mod job_view;
 pub mod members;
 pub mod mirrored_job;

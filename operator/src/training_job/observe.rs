@@ -44,8 +44,8 @@ pub struct Reports {
 }
 
 /// The snapshot; none before there is a Fabric, because nothing has a class then. What is being
-/// written, what dry runs have shown and what has lately gone is for the caller to add. Of jobs that are over it
-/// contains those that left something running, and those whose time is over.
+/// written, what dry runs have shown and what has lately gone is for the caller to add. Of jobs
+/// that are over it contains those that left something running, and those whose time is over.
 pub fn snapshot(mirrors: &Mirrors, reports: &Reports, expired: &[JobKey]) -> Option<Snapshot> {
     let fabric = &mirrors.fabric()?.spec;
     let whole = mirrors.all_jobs().filter_map(MirroredJob::whole);

@@ -16,6 +16,7 @@ pub use template::{claims, template_problem};
 use volumes::volumes_of;
 
 use crate::training_job::job_view::JobView;
+use crate::training_job::translate::TaintRules;
 use crate::workload::owner_reference;
 
 /// Where the checkpoint's claim is mounted in the trainer.

@@ -421,8 +421,19 @@ fn pods_get_our_pull_secrets_beside_those_of_their_template() {
 }
 
 #[test]
+fn a_pod_of_a_gang_that_crosses_zones_says_so_and_no_other_does() {
+    let label = |crossing| {
+        let rank = Rank { crossing, ..rank() };
+        let Whole { view, template } = job(JOB);
+        let pod = build(&view, &template, &class(), &settings(), rank);
+        pod["metadata"]["labels"]["fireflyer.dev/crossing"].clone()
+    };
+    assert_eq!((label(true), label(false)), (json!("true"), Value::Null));
+}
+
+#[test]
 fn pods_ask_autoscalers_to_leave_their_node_unless_the_template_says_otherwise() {
-    let annotations = |job: &TrainingJob| built(job, &class())["metadata"]["annotations"].clone();
+    let annotations = |job: &Whole| built(job, &class())["metadata"]["annotations"].clone();
     let (karpenter, autoscaler) = (
         "karpenter.sh/do-not-disrupt",
         "cluster-autoscaler.kubernetes.io/safe-to-evict",
@@ -434,7 +445,7 @@ fn pods_ask_autoscalers_to_leave_their_node_unless_the_template_says_otherwise()
     );
     let mut other = job(JOB);
     let given = [(karpenter.to_owned(), "false".to_owned())];
-    other.spec.template.metadata = Some(TemplateMetadata {
+    other.template.metadata = Some(TemplateMetadata {
         annotations: given.into_iter().collect(),
         ..TemplateMetadata::default()
     });

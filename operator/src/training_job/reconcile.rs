@@ -18,8 +18,8 @@ use daemon::Watchdog;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use scheduler::{
-    Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights, Snapshot, Stalled,
-    States, Timestamp,
+    CollectedPod, Gone, Job, JobKey, JobPhase, JobPlan, Plan, PlanViolation, Policy, Sights,
+    Snapshot, Stalled, States, Timestamp,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -276,12 +276,15 @@ impl Reconciler {
             Timestamp::from_millis(clock.saturating_sub(ago))
         };
         snapshot.pods_as_of = mirrors.pods.complete_until().map(planners);
-        let departed = mirrors.pods.departed(now).map(|(at, mirrored)| Departed {
-            job: mirrored.pod.job.clone(),
-            attempt: mirrored.pod.attempt,
-            rank: mirrored.pod.rank,
-            since: planners(at),
-        });
+        let departed = mirrors
+            .pods
+            .departed(now)
+            .map(|(at, mirrored)| CollectedPod {
+                job: mirrored.pod.job.clone(),
+                attempt: mirrored.pod.attempt,
+                rank: mirrored.pod.rank,
+                since: planners(at),
+            });
         snapshot.departed = departed.collect();
         snapshot.is_stale = mirrors.is_stale(now);
         let fabric = Arc::new(mirrors.fabric()?.spec.clone());

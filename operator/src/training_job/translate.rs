@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::assignment::{Assignment, LIMIT_BYTES};
+use contract::assignment::{ASSIGNMENT_LIMIT_BYTES, Assignment};
 use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use scheduler::{JobKey, JobKind, PodState, Ready, Timestamp, Wish};
@@ -35,8 +35,10 @@ pub struct MirroredNode {
     pub labels: Vec<Arc<Label>>,
     /// Its condition `Ready`.
     pub ready: Ready,
-    /// A taint that keeps new pods away and asks nobody to leave.
+    /// One of Kubernetes' own taints.
     pub taint: Option<Arc<str>>,
+    /// A foreign taint that keeps new pods away.
+    pub foreign_taint: Option<Arc<str>>,
     /// The value of its taint `fireflyer.dev/quarantine`, if it has one.
     pub quarantine: Option<Arc<str>>,
     /// Identifies its present boot. Empty: the kubelet has not said.
@@ -284,7 +286,7 @@ impl TaintRules {
 }
 
 /// A node.
-pub fn node(view: NodeView, dedicated_taints: &[String], pool: &LabelPool) -> Option<MirroredNode> {
+pub fn node(view: NodeView, rules: &TaintRules, pool: &LabelPool) -> Option<MirroredNode> {
     let NodeView {
         metadata,
         spec,
@@ -297,11 +299,12 @@ pub fn node(view: NodeView, dedicated_taints: &[String], pool: &LabelPool) -> Op
     let foreign = taints().find(|taint| !rules.is_known(&taint.key));
     let quarantine = taints().find(|taint| taint.key == names::TAINT_QUARANTINE);
     let own = taints().find(|taint| taint.key.starts_with(OWN_TAINTS));
-    let wish = match (metadata.deletion_timestamp.is_some(), spec.unschedulable) {
-        (true, _) => Some(Wish::Deleted),
-        (false, true) => Some(Wish::Cordoned),
-        (false, false) => leave.map(|taint| Wish::Tainted(taint.key.as_str().into())),
-    };
+    let deleted = metadata.deletion_timestamp.is_some();
+    let wishes = [
+        spec.unschedulable.then_some(Wish::Cordoned),
+        leave.map(|taint| Wish::Tainted(taint.key.as_str().into())),
+        deleted.then_some(Wish::Deleted),
+    ];
     let ready = status
         .conditions
         .iter()
@@ -326,7 +329,8 @@ pub fn node(view: NodeView, dedicated_taints: &[String], pool: &LabelPool) -> Op
             "Unknown" => Ready::Unknown,
             _ => Ready::False,
         },
-        taint: own.or(foreign).map(|taint| taint.key.as_str().into()),
+        taint: own.map(|taint| taint.key.as_str().into()),
+        foreign_taint: foreign.map(|taint| taint.key.as_str().into()),
         quarantine: quarantine.map(|taint| taint.value.as_str().into()),
         boot: status.node_info.boot_id.into(),
         wishes: wishes.into_iter().flatten().collect(),
@@ -388,7 +392,7 @@ pub fn attempt(view: &AttemptView, masters: &Masters) -> Option<MirroredAttempt>
 /// Reads a file that the operator wrote; of a version that is not known at least its nodes.
 fn read(attempt: &mut MirroredAttempt, file: &[u8]) -> Result<(), contract::assignment::Error> {
     let place = &mut attempt.attempt;
-    match Assignment::from_gz(file, LIMIT_BYTES) {
+    match Assignment::from_gz(file, ASSIGNMENT_LIMIT_BYTES) {
         Ok(assignment) => {
             let seconds = |seconds: u32| Duration::from_secs(seconds.into());
             attempt.terms = assignment.grace_seconds.map(|grace| Terms {
@@ -404,7 +408,7 @@ fn read(attempt: &mut MirroredAttempt, file: &[u8]) -> Result<(), contract::assi
             Ok(())
         }
         Err(error) => {
-            if let Ok(outline) = Assignment::outline(file, LIMIT_BYTES) {
+            if let Ok(outline) = Assignment::outline(file, ASSIGNMENT_LIMIT_BYTES) {
                 let nodes = outline.nodes.into_iter();
                 place.nodes = nodes.map(|node| node.name.into()).collect();
                 place.crossing = outline.crossing;
@@ -448,6 +452,7 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
             .iter()
             .any(|finalizer| finalizer == names::FINALIZER),
         unowned,
+        crossing: says(names::LABEL_CROSSING, "true"),
         preparation: is_starting.then(|| Arc::new(preparation(&view))),
         since: Timestamp::default(),
     };

@@ -7,8 +7,8 @@ use scheduler::{Exit, Pod, PodState, ProgramCause};
 use super::*;
 use crate::labels::LabelPool;
 
-fn node(view: NodeView, dedicated_taints: &[String]) -> Option<MirroredNode> {
-    super::node(view, dedicated_taints, &LabelPool::default())
+fn node(view: NodeView, rules: &TaintRules) -> Option<MirroredNode> {
+    super::node(view, rules, &LabelPool::default())
 }
 
 fn view(spec: Value, status: Value, deleting: bool) -> PodView {
@@ -314,19 +314,27 @@ fn a_foreign_taint_that_only_keeps_new_pods_away_is_nobodys_wish() {
     let read = |effect| node(node_view(tainted(key, effect), "True"), &rules()).unwrap();
     let no_schedule = read("NoSchedule");
     assert_eq!(
-        (no_schedule.wish, no_schedule.taint.as_deref()),
-        (None, Some(key))
+        (
+            no_schedule.wishes.len(),
+            no_schedule.foreign_taint.as_deref()
+        ),
+        (0, Some(key))
     );
     let no_execute = read("NoExecute");
-    assert_eq!(no_execute.wish, Some(Wish::Tainted(key.into())));
+    assert_eq!(no_execute.wishes, [Wish::Tainted(key.into())].into());
     let preferred = read("PreferNoSchedule");
-    assert_eq!((preferred.wish, preferred.taint), (None, None));
+    assert_eq!((preferred.wishes.len(), preferred.foreign_taint), (0, None));
 }
 
 #[test]
 fn a_node_that_an_autoscaler_is_about_to_take_away_is_left() {
     let key = "karpenter.sh/disrupted";
-    let read = |spec| node(node_view(spec, "True"), &rules()).unwrap().wish;
+    let read = |spec| {
+        node(node_view(spec, "True"), &rules())
+            .unwrap()
+            .wishes
+            .pop_first()
+    };
     assert_eq!(read(json!({})), None);
     assert_eq!(
         read(tainted(key, "NoSchedule")),
@@ -349,7 +357,11 @@ fn a_taint_that_dedicates_the_node_to_us_keeps_nothing_away() {
             &rules(),
         )
         .unwrap();
-        assert_eq!((node.wish, node.taint), (None, None), "{effect}");
+        assert_eq!(
+            (node.wishes.len(), node.foreign_taint),
+            (0, None),
+            "{effect}"
+        );
     }
 }
 
@@ -377,7 +389,8 @@ fn a_node_that_is_being_deleted_is_still_there_to_be_left() {
     view.metadata.deletion_timestamp =
         Some(serde_json::from_value(json!("2026-01-02T03:04:05Z")).unwrap());
     let node = node(view, &TaintRules::default()).unwrap();
-    assert_eq!((node.ready, node.wish), (Ready::True, Some(Wish::Deleted)));
+    assert_eq!(node.ready, Ready::True);
+    assert_eq!(node.wishes, [Wish::Cordoned, Wish::Deleted].into());
 }
 
 #[test]

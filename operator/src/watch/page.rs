@@ -4,6 +4,7 @@
 
 use std::io;
 
+use crate::limits::PAGE_BYTES;
 use futures::{AsyncRead, AsyncReadExt};
 use kube::api::ListParams;
 use kube::core::Request;
@@ -15,9 +16,6 @@ use serde::de::DeserializeOwned;
 const FIRST: u32 = 4;
 /// Objects of a page, however small they are.
 const MOST: u32 = 512;
-/// Bytes of a page of several objects. One object is read whatever it has: the API server stores
-/// none of much more than 1.5 MB.
-const PAGE_BYTES: u64 = 4 << 20;
 
 /// Number of objects that the next page asks for.
 #[derive(Debug)]

@@ -6,6 +6,9 @@
 //! Releases differ: of a message that a receiver does not know, only the kind is read, and the stream goes on. Who sends
 //! a kind that not every release knows looks first whether the other side has said that it does.
 
+pub use crate::limits::FRAME_LIMIT_BYTES;
+pub use crate::limits::TEXT_LIMIT_BYTES;
+
 mod events;
 #[cfg(test)]
 mod golden;
@@ -25,16 +28,12 @@ pub use events::{event, fits, stopped, to_sidecar};
 
 /// The port of the rendezvous service.
 pub const PORT: u16 = 9443;
-/// Largest frame: a roster of 10,000 nodes is some 600 KiB.
-pub const FRAME_LIMIT_BYTES: usize = 1 << 20;
 /// Largest frame towards the operator, but for [`ToOperator::Stopped`]: what it holds of each of its sidecars.
 pub const TO_OPERATOR_LIMIT_BYTES: usize = 64 << 10;
 /// Most features that a hello may list.
 pub const FEATURES_LIMIT: usize = 16;
 /// How often a sidecar says that it lives.
 pub const HEARTBEAT_SECONDS: u64 = 1;
-/// Longest text inside a message.
-pub const TEXT_LIMIT_BYTES: usize = 1 << 10;
 
 const LENGTH_BYTES: usize = 4;
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use presence::Summary;
-pub use progress::ProgressSign;
+pub use progress::HeardSign;
 use recover::Recovery;
 pub use recover::RecoveryPolicy;
 pub use survivors::{MOST_ASKED, Reach, probes, survivors};
@@ -95,7 +95,7 @@ pub struct Membership {
     progress: Progress,
     /// The same as it was reported last.
     reported: Option<Progress>,
-    newest_sign: Option<ProgressSign>,
+    newest_sign: Option<HeardSign>,
     recovery: Recovery,
     /// When this leader began.
     began: Duration,

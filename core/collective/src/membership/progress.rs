@@ -10,7 +10,7 @@ use super::{Connection, Membership, Stage};
 
 /// A sign of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgressSign {
+pub struct HeardSign {
     /// When it was heard.
     pub at: Duration,
     /// Its kind.
@@ -20,7 +20,7 @@ pub struct ProgressSign {
 impl Membership {
     /// The newest sign of progress, as far as this leader has heard any.
     #[must_use]
-    pub const fn newest_sign(&self) -> Option<ProgressSign> {
+    pub const fn newest_sign(&self) -> Option<HeardSign> {
         self.newest_sign
     }
 
@@ -78,7 +78,7 @@ impl Membership {
 
     fn note_sign(&mut self, kind: SignKind) {
         let at = self.now;
-        self.newest_sign = Some(ProgressSign { at, kind });
+        self.newest_sign = Some(HeardSign { at, kind });
     }
 }
 
@@ -102,8 +102,8 @@ mod tests {
         });
     }
 
-    fn sign(at: Duration, kind: SignKind) -> Option<ProgressSign> {
-        Some(ProgressSign { at, kind })
+    fn sign(at: Duration, kind: SignKind) -> Option<HeardSign> {
+        Some(HeardSign { at, kind })
     }
 
     #[test]

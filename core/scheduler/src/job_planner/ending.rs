@@ -132,8 +132,9 @@ impl<'a> JobPlanner<'a> {
         });
     }
 
-    /// Checkpoints exist, and the program could load none: it tries again for as long as they cannot
-    /// be read, or nothing will help. Without them it would train what it has trained already.
+    /// Checkpoints exist, and the program could load none: it tries again for as long as they
+    /// cannot be read, or nothing will help. Without them it would train what it has trained
+    /// already.
     fn could_not_resume(&mut self, message: &str, cause: &ProgramCause, ledger: &Ledger<'a>) {
         match cause {
             ProgramCause::CheckpointUnavailable(why) => {

@@ -7,7 +7,7 @@ use sim::{Rng, explore, for_each_seed};
 use topology::NodeName;
 
 use crate::build::{job, key, nodes};
-use crate::crowd::{is_over, steps};
+use crate::crowd::{collect, is_over, steps, straggles};
 use crate::stale::late;
 use crate::validation::validate;
 use crate::world::{Clocks, Crash, Deed, Event, Program, World};

@@ -24,6 +24,7 @@ pub(crate) fn node(name: &str, zone: &str) -> Node {
         ready: Ready::True,
         unready_since: at(0),
         taint: None,
+        foreign_taint: None,
         quarantine: None,
         wishes: std::collections::BTreeMap::new(),
         short: None,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use scheduler::{
-    Action, CommittedMembers, CompletedRanks, Departed, Exit, GangLiveness, JobPhase, Plan,
+    Action, CollectedPod, CommittedMembers, CompletedRanks, Exit, GangLiveness, JobPhase, Plan,
     PodState, Ready, Snapshot, Timestamp,
 };
 
@@ -38,8 +38,8 @@ fn records(plan: &Plan) -> usize {
     records.count()
 }
 
-fn departed(rank: u32, since: Timestamp) -> Departed {
-    Departed {
+fn departed(rank: u32, since: Timestamp) -> CollectedPod {
+    CollectedPod {
         job: key("train"),
         attempt: 1,
         rank,

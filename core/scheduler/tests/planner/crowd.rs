@@ -22,6 +22,22 @@ fn program(rng: &mut Rng, longest_seconds: u64) -> Program {
     program
 }
 
+/// Ranks end at once, or one after the other.
+pub(crate) fn straggles(rng: &mut Rng) -> u64 {
+    *rng.pick(&[0, 3000, 60_000, 200_000])
+}
+
+/// Pods that have ended are collected, or rewritten by their kubelets.
+pub(crate) fn collect(rng: &mut Rng, world: &mut World) {
+    for _ in 0..rng.range(0..30) {
+        let most = rng.range(1..6).try_into().unwrap();
+        world.after(rng.range(1..900), Deed::CollectPods(most));
+    }
+    for _ in 0..rng.range(0..4) {
+        world.after(rng.range(1..900), Deed::Rewrite);
+    }
+}
+
 /// Init containers that take so many seconds at most.
 pub(crate) fn steps(rng: &mut Rng, longest_seconds: u64) -> Vec<u64> {
     let count = rng.range(0..4);
@@ -63,6 +79,9 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
             one.zone_policy = ZonePolicy::Single;
         }
         let mut program = program(rng, 200);
+        if prepares {
+            program.init = steps(rng, 90);
+        }
         if rng.chance(1, 4) {
             one.stall = Some(Duration::from_secs(60));
             program.hangs.push_back(rng.range(0..100_000));
@@ -110,6 +129,14 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
         if prepares {
             machine.pull = rng.range(0..100_000);
         }
+    }
+    collect(rng, &mut world);
+    world.operator.is_alone = rng.chance(1, 3);
+    if rng.chance(1, 4) {
+        let from = rng.range(0..400);
+        let length = *rng.pick(&[60, 600, 3 * 3600]);
+        world.after(from, Deed::Storage(true));
+        world.after(from + rng.range(1..length + 1), Deed::Storage(false));
     }
     validate(rng, &mut world);
     world

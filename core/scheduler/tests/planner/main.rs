@@ -31,6 +31,7 @@ mod shrunken;
 mod speed;
 mod stale;
 mod stall;
+mod starting;
 mod under_way;
 mod validation;
 mod world;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use scheduler::{
-    Action, JobPhase, JobStatus, Node, Plan, PodState, Policy, Ready, Snapshot, Wish, check, plan,
+    Action, ConditionKind, JobPhase, JobStatus, Node, Plan, PodState, Policy, Ready, Snapshot,
+    Wish, check, plan,
 };
 
 use crate::build::{acknowledge, at, job, nodes};

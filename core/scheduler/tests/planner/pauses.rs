@@ -1,5 +1,5 @@
-//! Validations beside gangs: whom they ask to leave a node and whom they do not, in which pause of a
-//! gang they get its nodes, and what the gang keeps meanwhile.
+//! Validations beside gangs: whom they ask to leave a node and whom they do not, in which pause
+//! of a gang they get its nodes, and what the gang keeps meanwhile.
 
 use std::time::Duration;
 

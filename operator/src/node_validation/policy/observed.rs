@@ -96,13 +96,10 @@ impl Observed {
     }
 }
 
-/// Whether a run that gets the node can start there. A cordon or a taint keeps no run away.
+/// Whether a run that gets the node can start there. A cordon or a foreign taint keeps no run away.
 fn can_start(node: &MirroredNode) -> bool {
-    let is_deleted = match &node.wish {
-        Some(Wish::Deleted) => true,
-        Some(Wish::Cordoned | Wish::Tainted(_) | Wish::Validated(_)) | None => false,
-    };
-    node.ready == Ready::True && offers_itself(node) && !is_deleted
+    let is_open = node.ready == Ready::True && node.taint.is_none();
+    is_open && offers_itself(node) && !node.wishes.contains(&Wish::Deleted)
 }
 
 fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -> DuePolicy {

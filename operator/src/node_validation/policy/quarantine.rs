@@ -89,9 +89,7 @@ impl PolicyKeeper {
             .patch::<NodeView>("", name, None, &patch)
             .await?;
         let (key, version) = (key_of(&changed), version_of(&changed));
-        if let Some(mirrored) =
-            translate::node(changed, &self.dedicated_taints, &self.cluster.labels)
-        {
+        if let Some(mirrored) = translate::node(changed, &self.taints, &self.cluster.labels) {
             self.cluster.mirrors().nodes.changed(key, version, mirrored);
             self.cluster.notify();
         }

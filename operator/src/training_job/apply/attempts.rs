@@ -278,7 +278,8 @@ mod tests {
         let mut fabric = crate::bootstrap::default_fabric(None).unwrap();
         let said = |fabric: &FabricSpec| {
             let packed = assignment_of(&job, fabric, &new).unwrap().to_gz().unwrap();
-            let read = Assignment::from_gz(&packed, contract::assignment::LIMIT_BYTES).unwrap();
+            let read =
+                Assignment::from_gz(&packed, contract::assignment::ASSIGNMENT_LIMIT_BYTES).unwrap();
             (read.traffic_class, read.relaxed_ordering)
         };
         assert_eq!(said(&fabric), (1, true));

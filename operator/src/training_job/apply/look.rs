@@ -84,8 +84,7 @@ impl Applier {
         match self.writer.get::<NodeView>("", name).await {
             Ok(view) => {
                 let (at, version) = (key_of(&view), version_of(&view));
-                let node =
-                    translate::node(view, &self.settings.dedicated_taints, &self.cluster.labels);
+                let node = translate::node(view, &self.settings.taints, &self.cluster.labels);
                 if let Some(node) = node {
                     self.cluster.mirrors().nodes.found(at, version, node);
                 }

@@ -28,6 +28,7 @@ pub(super) fn of(
         ready: mirrored.ready,
         unready_since: Timestamp::default(),
         taint: mirrored.taint.clone(),
+        foreign_taint: mirrored.foreign_taint.clone(),
         quarantine: mirrored.quarantine.clone(),
         wishes: mirrored
             .wishes
@@ -115,6 +116,7 @@ mod tests {
                 labels: Vec::new(),
                 ready: Ready::True,
                 taint: None,
+                foreign_taint: None,
                 quarantine: None,
                 boot: "".into(),
                 wishes: BTreeSet::new(),

@@ -41,6 +41,7 @@ fn mirrors(job: &str) -> Mirrors {
         labels,
         ready: Ready::True,
         taint: None,
+        foreign_taint: None,
         quarantine: None,
         boot: "".into(),
         wishes: BTreeSet::new(),
@@ -230,6 +231,19 @@ fn without_a_fabric_there_is_nothing_to_plan() {
         ..mirrors(&job_with(""))
     };
     assert_eq!(snapshot(&mirrors, &Reports::default(), &[]), None);
+}
+
+#[test]
+fn each_class_says_how_long_its_pods_may_make_no_progress() {
+    let mut fabric = mirrors(&job_with("")).fabric().unwrap().spec.clone();
+    let patience = |fabric: &FabricSpec| policy(fabric).start_patience_of;
+    let default = Duration::from_secs(7200);
+    // As it is where a Fabric of an older release says nothing.
+    assert_eq!(patience(&fabric), [("a100".into(), default)].into());
+    assert_eq!(policy(&fabric).start_patience, default);
+    fabric.classes[0].start_progress_deadline_seconds = 20;
+    let short = Duration::from_secs(20);
+    assert_eq!(patience(&fabric), [("a100".into(), short)].into());
 }
 
 #[test]

@@ -153,6 +153,7 @@ mod tests {
             ready: Ready::True,
             unready_since: Timestamp::default(),
             taint: None,
+            foreign_taint: None,
             quarantine: None,
             wishes: BTreeMap::new(),
             short: None,

@@ -25,6 +25,8 @@ const IMAGE_REASONS: [(&str, &str); 4] = [
 /// Waiting reasons that mean: what the container refers to is missing, a Secret of its variables
 /// for one. The kubelet's own words may change with each try.
 const CONTAINER_REASONS: [&str; 2] = ["CreateContainerConfigError", "CreateContainerError"];
+/// Condition by which the cluster says that it ends a pod, and why.
+const DISRUPTED: &str = "DisruptionTarget";
 /// Waiting reason of a container that ended and is to be started again, later each time.
 const BACK_OFF: &str = "CrashLoopBackOff";
 /// Reasons by which a kubelet reports that it lost a container over a restart of its node.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use scheduler::{Action, Attempt, Departed, JobKey, NewAttempt, Pod, PodState, Timestamp, Wish};
+use scheduler::{
+    Action, Attempt, CollectedPod, JobKey, NewAttempt, Pod, PodState, Timestamp, Wish,
+};
 
 use super::{Deed, Event, PodId, Running, Stored, World};
 
@@ -282,7 +284,7 @@ impl World {
             return;
         }
         self.departed.retain(|gone| gone.since + REMEMBERED > since);
-        self.departed.push(Departed {
+        self.departed.push(CollectedPod {
             job: pod.job,
             attempt: pod.attempt,
             rank: pod.rank,
@@ -361,10 +363,11 @@ impl World {
                     }
                 }
             }
+            Deed::Agent(name, is_there) => self.set_agent(&name, is_there),
             Deed::Taint(name, tainted) => {
                 if let Some(machine) = self.machines.get_mut(&name) {
                     let taint = || "example.com/agent-not-ready".into();
-                    machine.node.taint = tainted.then(taint);
+                    machine.node.foreign_taint = tainted.then(taint);
                 }
             }
             Deed::DeleteNode(name) => self.delete_node(name),

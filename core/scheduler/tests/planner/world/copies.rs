@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scheduler::{
-    Absent, Action, Attempt, Departed, Job, JobKey, Node, Pod, PodState, Snapshot, Timestamp,
+    Absent, Action, Attempt, CollectedPod, Job, JobKey, Node, Pod, PodState, Snapshot, Timestamp,
 };
 use sim::Rng;
 use topology::NodeName;
@@ -394,7 +394,7 @@ impl World {
         let departed = departed.filter(|(at, _)| *at + REMEMBERED > now);
         let since = |at: Duration| Timestamp::default() + at + self.clocks.operator;
         snapshot.departed = departed
-            .map(|(at, pod)| Departed {
+            .map(|(at, pod)| CollectedPod {
                 job: pod.job.clone(),
                 attempt: pod.attempt,
                 rank: pod.rank,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Exit, JobKey, PodState, Preparation, Problem, Ready};
+use scheduler::{Exit, JobKey, PodState, Preparation, Problem, ProgramCause, Ready};
 use topology::{CheckpointRef, NodeName};
 
 use super::{Event, PodId, Run, Running, World};

@@ -47,9 +47,19 @@ impl Machine {
     /// Whether the stock scheduler binds pods to it.
     pub(super) fn is_open(&self) -> bool {
         let Node {
-            ready, taint, wish, ..
+            ready,
+            taint,
+            foreign_taint,
+            wishes,
+            ..
         } = &self.node;
-        *ready == Ready::True && taint.is_none() && wish.is_none()
+        let is_kept_away = taint.is_some() || foreign_taint.is_some() || !wishes.is_empty();
+        *ready == Ready::True && !is_kept_away && self.has_agent()
+    }
+
+    /// Whether the node offers itself.
+    pub(super) fn has_agent(&self) -> bool {
+        self.node.short.as_deref() != Some(NO_AGENT)
     }
 }
 
@@ -231,8 +241,15 @@ impl World {
         let current = stored.job.status.attempt == *attempt && !stored.job.deleting;
         let member = !self.out(job, *attempt).contains(rank);
         if current && member && grace < stored.job.grace && self.counts() {
-            let healthy = self.is_whole(job, *attempt) && !self.has_stalled(job, *attempt);
+            let whole = self.is_whole(job, *attempt) || self.ends_well(job, *attempt);
+            let healthy = whole && !self.has_stalled(job, *attempt);
             assert!(!healthy, "a healthy gang is ended\n{}", self.describe());
+            let prepares = self.prepares_as_a_whole(job, *attempt);
+            assert!(
+                !prepares,
+                "a gang that prepares is ended\n{}",
+                self.describe()
+            );
         }
     }
 }

@@ -8,6 +8,7 @@ mod copies;
 mod kubelet;
 mod machine;
 mod operator;
+mod pauses;
 mod progress;
 mod regroup;
 
@@ -15,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use scheduler::{
-    Absent, Attempt, Departed, DryRun, Job, JobKey, Node, Pod, Policy, Ready, Snapshot, Timestamp,
+    Absent, Attempt, CollectedPod, DryRun, Job, JobKey, Node, Pod, Policy, Ready, Snapshot,
+    Timestamp,
 };
 use sim::{Queue, Rng};
 use topology::NodeName;
@@ -98,6 +100,8 @@ pub(crate) enum Deed {
     /// Creates a job as soon as its name is free.
     Create(Box<Job>, Program),
     Cordon(NodeName, bool),
+    /// Our agent on a node goes, or is back.
+    Agent(NodeName, bool),
     /// What an agent does that restarts: a taint of its own keeps new pods away.
     Taint(NodeName, bool),
     /// What an autoscaler does: a Node with a finalizer is deleted.
@@ -213,7 +217,7 @@ pub(crate) struct World {
     pub(crate) runs: BTreeMap<(JobKey, u32), Run>,
     pub(crate) operator: Operator,
     /// Pods that ended well and are gone, as every replica remembers them that watches.
-    pub(crate) departed: Vec<Departed>,
+    pub(crate) departed: Vec<CollectedPod>,
     /// Whether checkpoints can neither be read nor written.
     pub(crate) storage_away: bool,
     /// How many pods were ever created.

@@ -359,7 +359,7 @@ impl Api {
         let request = *cluster.listings().borrow();
         let mut mirrors = cluster.mirrors();
         list(&state, request, "nodes", &mut mirrors.nodes, |view| {
-            translate::node(view, &[], &cluster.labels)
+            translate::node(view, &translate::TaintRules::default(), &cluster.labels)
         });
         list(&state, request, "trainingjobs", &mut mirrors.jobs, |job| {
             MirroredJob::guarded::<JobView>(job, JobKind::TrainingJob)

@@ -50,7 +50,8 @@ async fn a_configmap_written_beforehand_gives_a_job_no_pods() {
     let read = translate::attempt(&signed, &api::masters()).unwrap();
     assert!(matches!(read.standing, AttemptProof::Proved(_)), "{read:?}");
     let file = &signed.binary_data[ASSIGNMENT_FILE].0;
-    let assignment = Assignment::from_gz(file, contract::assignment::LIMIT_BYTES).unwrap();
+    let assignment =
+        Assignment::from_gz(file, contract::assignment::ASSIGNMENT_LIMIT_BYTES).unwrap();
     assert_eq!((assignment.attempt, assignment.nodes.len()), (2, 1));
 }
 
