@@ -2,8 +2,6 @@
 //! older releases have written into them. Nothing panics, and what is taken means what it says.
 //! `cargo xtask fuzz objects --minutes M` goes on for longer.
 
-#![expect(clippy::unwrap_used, reason = "test harness")]
-
 use crds::fabric::{Fabric, NodeClass};
 use crds::template::PodTemplate;
 use crds::{NodeValidation, names};

@@ -264,6 +264,7 @@ fn a_core_that_passes_stands_for_all_since_the_slowest_is_chance() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "it measures time")]
 fn limits_are_computed_once_and_not_for_each_failed_node() {
     const NODES: usize = 10_000;
     let nodes: Vec<DueNode> = (0..NODES).map(node).collect();

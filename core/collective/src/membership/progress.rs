@@ -102,8 +102,8 @@ mod tests {
         });
     }
 
-    fn sign(at: Duration, kind: SignKind) -> Option<HeardSign> {
-        Some(HeardSign { at, kind })
+    fn sign(at: Duration, kind: SignKind) -> HeardSign {
+        HeardSign { at, kind }
     }
 
     #[test]
@@ -113,20 +113,20 @@ mod tests {
         assert_eq!(leader.membership.newest_sign(), None);
         leader.now = SECOND;
         beat(&mut leader, all[1], None, 7);
-        let first = sign(SECOND, SignKind::Operation);
+        let first = Some(sign(SECOND, SignKind::Operation));
         assert_eq!(leader.membership.newest_sign(), first);
         leader.now = SECOND * 2;
         beat(&mut leader, all[1], None, 7);
         beat(&mut leader, all[0], None, 0);
         assert_eq!(leader.membership.newest_sign(), first);
         beat(&mut leader, all[0], Some(4), 0);
-        let second = sign(SECOND * 2, SignKind::Step);
+        let second = Some(sign(SECOND * 2, SignKind::Step));
         assert_eq!(leader.membership.newest_sign(), second);
         leader.now = SECOND * 3;
         beat(&mut leader, all[0], Some(4), 0);
         assert_eq!(leader.membership.newest_sign(), second);
         beat(&mut leader, all[0], Some(5), 0);
-        let third = sign(SECOND * 3, SignKind::Step);
+        let third = Some(sign(SECOND * 3, SignKind::Step));
         assert_eq!(leader.membership.newest_sign(), third);
     }
 
@@ -144,9 +144,12 @@ mod tests {
         assert!(leader.membership.is_heard());
         beat(&mut leader, again, None, 7);
         let kind = SignKind::Operation;
-        assert_eq!(leader.membership.newest_sign(), sign(SECOND, kind));
+        assert_eq!(leader.membership.newest_sign(), Some(sign(SECOND, kind)));
         beat(&mut leader, again, None, 8);
-        assert_eq!(leader.membership.newest_sign(), sign(SECOND * 2, kind));
+        assert_eq!(
+            leader.membership.newest_sign(),
+            Some(sign(SECOND * 2, kind))
+        );
     }
 
     #[test]

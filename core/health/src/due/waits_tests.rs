@@ -115,23 +115,38 @@ fn a_run_waits_for_weeks_for_a_job_and_only_two_minutes_after_it() {
     let mut waits = Waits::default();
     for time in [0, 1000 * HOUR] {
         assert_eq!(
-            withdrawn(&mut waits, &[used.clone()], &[next.clone()], NOW + time),
+            withdrawn(
+                &mut waits,
+                std::slice::from_ref(&used),
+                std::slice::from_ref(&next),
+                NOW + time
+            ),
             [""; 0]
         );
     }
     let ended = NOW + 1001 * HOUR;
     let free = [node(0)];
     assert_eq!(
-        withdrawn(&mut waits, &free, &[next.clone()], ended),
+        withdrawn(&mut waits, &free, std::slice::from_ref(&next), ended),
         [""; 0]
     );
     // The job was only away for a moment.
     assert_eq!(
-        withdrawn(&mut waits, &[used.clone()], &[next.clone()], ended + START),
+        withdrawn(
+            &mut waits,
+            std::slice::from_ref(&used),
+            std::slice::from_ref(&next),
+            ended + START
+        ),
         [""; 0]
     );
     assert_eq!(
-        withdrawn(&mut waits, &free, &[next.clone()], ended + START),
+        withdrawn(
+            &mut waits,
+            &free,
+            std::slice::from_ref(&next),
+            ended + START
+        ),
         [""; 0]
     );
     assert_eq!(
@@ -141,11 +156,16 @@ fn a_run_waits_for_weeks_for_a_job_and_only_two_minutes_after_it() {
     // One that would not go before the next job gives way to one that does.
     let late = [open("late", 0, Some("weekly"))];
     assert_eq!(
-        withdrawn(&mut waits, &[used.clone()], &late, ended),
+        withdrawn(&mut waits, std::slice::from_ref(&used), &late, ended),
         [""; 0]
     );
     assert_eq!(
-        withdrawn(&mut waits, &[used.clone()], &late, ended + START),
+        withdrawn(
+            &mut waits,
+            std::slice::from_ref(&used),
+            &late,
+            ended + START
+        ),
         ["late"]
     );
     let plan = plan(

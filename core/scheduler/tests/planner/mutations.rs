@@ -241,7 +241,7 @@ fn a_record_that_forgets_or_invents_who_ended_well_is_refused() {
                 .as_mut()
                 .unwrap()
                 .ranks
-                .retain(|rank| *rank != 1)
+                .retain(|rank| *rank != 1);
         },
         |status| status.completed = None,
         |status| status.completed.as_mut().unwrap().ranks.extend([0]),

@@ -239,7 +239,7 @@ fn what_stands_for_a_validation_ends_a_minute_after_it() {
         |world, _| {
             world
                 .queue
-                .after(Duration::ZERO, Event::Die("a-000".into()))
+                .after(Duration::ZERO, Event::Die("a-000".into()));
         },
         |world, _| world.after(0, Deed::Delete(key("train"))),
     ];

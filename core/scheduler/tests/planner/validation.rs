@@ -55,7 +55,7 @@ fn it_gets_its_node_whatever_class_the_node_has_and_whoever_wants_it_emptied() {
         |snapshot| snapshot.nodes[0].quarantine = Some("weekly-1".into()),
         |snapshot| snapshot.nodes[0].wishes = [(Wish::Cordoned, at(0))].into(),
         |snapshot| {
-            snapshot.nodes[0].wishes = [(Wish::Tainted("example.com/repair".into()), at(0))].into()
+            snapshot.nodes[0].wishes = [(Wish::Tainted("example.com/repair".into()), at(0))].into();
         },
     ];
     for change in changes {

@@ -464,7 +464,7 @@ impl World {
                 copies.pods.created(&(name, *attempt, *rank));
             }
             Action::StripPod { attempt, rank } => {
-                copies.pods.changed(&(name, *attempt, *rank), now)
+                copies.pods.changed(&(name, *attempt, *rank), now);
             }
             Action::DeletePod { attempt, rank, .. } => {
                 let id = (name, *attempt, *rank);
