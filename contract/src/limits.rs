@@ -23,7 +23,7 @@ pub const ASSIGNMENT_LIMIT_BYTES: u64 = 8 << 20;
 /// The task of a validation run. What the operator writes has a tenth of it.
 ///
 /// - At the limit: refused, "it is larger than"
-/// - Test: `what_cannot_be_is_refused_with_its_reason`
+/// - Test: `a_task_that_cannot_be_is_refused_with_its_reason`
 pub const TASK_LIMIT_BYTES: usize = 64 << 10;
 
 /// A progress report, an acknowledgement or a cause in the run directory: a few numbers and a

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_reason() {
+    fn a_task_that_cannot_be_is_refused_with_its_reason() {
         assert!(refused(|task| task.uid.clear()).contains("the uid has a name of 0 bytes"));
         assert!(refused(|task| task.deadline_seconds = 0).contains("deadlineSeconds 0, not 1 to"));
         assert!(refused(|task| task.offers[0].offered = -1.0).contains("the amount -1"));

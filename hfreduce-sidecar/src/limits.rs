@@ -11,7 +11,7 @@ pub const DEFAULT_LIMIT_BYTES: usize = 16 << 30;
 ///
 /// - Unit: connections
 /// - At the limit: dropped: the newest is closed
-/// - Test: `too_many_local_connections_are_closed_and_attached_ranks_go_on`
+/// - Test: `too_many_local_connections_are_closed_and_ranks_attach_once_they_leave`
 pub const PENDING_PROCESSES: usize = 128;
 
 /// Requests for memory of one process that are not answered. Ours has one, and one more each time

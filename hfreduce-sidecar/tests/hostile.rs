@@ -77,7 +77,7 @@ fn wrong_handshakes_at_the_data_port_are_counted_and_fill_no_log() {
 }
 
 #[test]
-fn too_many_local_connections_are_closed_and_attached_ranks_go_on() {
+fn too_many_local_connections_are_closed_and_ranks_attach_once_they_leave() {
     let gang = Gang::start(2, 1);
     let node = &gang.nodes[0];
     let is_closed = |channel: &AttachChannel| {
@@ -89,6 +89,7 @@ fn too_many_local_connections_are_closed_and_attached_ranks_go_on() {
     let idle: Vec<_> = (0..=PENDING_PROCESSES).map(connect).collect();
     wait_until(|| idle.iter().any(is_closed));
     assert_eq!(idle.iter().filter(|channel| is_closed(channel)).count(), 1);
+    drop(idle);
     gang.each(|client| run(&client, sum(10), &f32s(&[1.0; 10])).map(drop).unwrap());
 }
 

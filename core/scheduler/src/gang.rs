@@ -157,12 +157,11 @@ fn lost<'a>(
         let known = match why {
             NodeReason::GivenUp => speaks(rank),
             // Its sidecar may have left in good order, and its pod have ended since.
-            NodeReason::LeaseOut => {
+            NodeReason::LeaseOut | NodeReason::Gone => {
                 ended_well(rank)
                     || !ledger.is_quiet(attempt, node) && !ledger.has_news_of_pods(node, wake)
             }
             NodeReason::NotReady
-            | NodeReason::Gone
             | NodeReason::Tainted(_)
             | NodeReason::Quarantined(_)
             | NodeReason::Awaited(_) => ended_well(rank),

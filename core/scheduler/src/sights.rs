@@ -109,13 +109,18 @@ impl Sights {
     fn listen(&mut self, snapshot: &mut Snapshot, now: Timestamp) {
         let liveness = snapshot.liveness.values();
         let alive: BTreeSet<_> = liveness.flat_map(|gang| &gang.alive).collect();
-        let unheard = snapshot.nodes.iter();
-        let unheard = unheard
-            .filter(|node| node.ready == Ready::Unknown && !alive.contains(&node.name))
-            .map(|node| {
-                let since = self.unheard.get(&node.name);
-                (node.name.clone(), since.copied().unwrap_or(now))
-            });
+        let known: BTreeSet<_> = snapshot.nodes.iter().map(|one| &one.name).collect();
+        let is_gone = |name: &&NodeName| !known.contains(name);
+        let used = snapshot.attempts.iter().flat_map(|one| &one.nodes);
+        let unknown = snapshot
+            .nodes
+            .iter()
+            .filter(|one| one.ready == Ready::Unknown);
+        let unheard = unknown.map(|one| &one.name).chain(used.filter(is_gone));
+        let unheard = unheard.filter(|name| !alive.contains(name)).map(|name| {
+            let since = self.unheard.get(name);
+            (name.clone(), since.copied().unwrap_or(now))
+        });
         self.unheard = unheard.collect();
         snapshot.unheard_since.clone_from(&self.unheard);
     }

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_nobody_wrote_is_not_believed() {
-        for text in ["", "x", "3-1", "0-99999999", "4096", "1,,2", "-1", "1-2-3"] {
+        for text in ["", "x", "3-1", "0-99999999", "16384", "1,,2", "-1", "1-2-3"] {
             let shown = CompletedRanksStatus {
                 attempt: 1,
                 ranks: text.to_owned(),

@@ -313,7 +313,9 @@ impl World {
             return false;
         };
         let mut members = (0..stored.job.nodes).filter(|rank| !out.contains(rank));
+        // One that was asked while its ranks ended resumes at its end.
         run.finishing
+            && !run.is_asked
             && !run.unseen
             && members.all(|rank| {
                 let pod = self.pods.get(&(job.clone(), attempt, rank));

@@ -233,14 +233,19 @@ impl World {
     }
 
     /// Nobody ends a gang that trains, unless it is asked to save.
-    pub(super) fn nobody_healthy_is_killed(&self, id: &PodId, grace: Duration) {
+    pub(super) fn nobody_healthy_is_killed(&mut self, id: &PodId, grace: Duration) {
         let (job, attempt, rank) = id;
         let Some(stored) = self.jobs.get(job) else {
             return;
         };
         let current = stored.job.status.attempt == *attempt && !stored.job.deleting;
+        if grace >= stored.job.grace {
+            let run = self.runs.entry((job.clone(), *attempt)).or_default();
+            run.is_asked = true;
+            return;
+        }
         let member = !self.out(job, *attempt).contains(rank);
-        if current && member && grace < stored.job.grace && self.counts() {
+        if current && member && self.counts() {
             let whole = self.is_whole(job, *attempt) || self.ends_well(job, *attempt);
             let healthy = whole && !self.has_stalled(job, *attempt);
             assert!(!healthy, "a healthy gang is ended\n{}", self.describe());

@@ -184,6 +184,8 @@ pub(crate) struct Run {
     pub(crate) started: Option<u64>,
     pub(crate) broken: bool,
     pub(crate) saving: bool,
+    /// Whether the operator asked one of its pods to save and leave.
+    pub(crate) is_asked: bool,
     /// Whether its work is done, so that nobody needs the others any more; and who has ended well.
     pub(crate) finishing: bool,
     pub(crate) ended: BTreeSet<u32>,

@@ -150,7 +150,8 @@ fn has_a_reason(key: &JobKey, snapshot: &Snapshot) -> bool {
 /// Whether nothing speaks against the node.
 fn is_well(node: &Node, now: Timestamp) -> bool {
     let suspect = node.suspect_until.is_some_and(|until| until > now);
-    let open = node.ready == Ready::True && node.wishes.is_empty() && node.taint.is_none();
+    let is_kept_away = node.taint.is_some() || node.foreign_taint.is_some();
+    let open = node.ready == Ready::True && node.wishes.is_empty() && !is_kept_away;
     open && node.quarantine.is_none() && node.short.is_none() && !suspect
 }
 
