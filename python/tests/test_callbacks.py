@@ -309,4 +309,5 @@ class CallbacksTest(unittest.TestCase):
                         rtol=2e-2,
                         atol=1e-5,
                     )
-        self.assertGreaterEqual(worked, 2 * (len(HOOKS) - 2))
+        # The least that any version with tests can do over gloo.
+        self.assertGreaterEqual(worked, 2 * 7)

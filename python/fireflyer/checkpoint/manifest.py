@@ -59,7 +59,8 @@ class Manifest:
                 if rank is None:
                     raise ValueError(f"tensor {name!r} is of no rank")
                 members.add(int(rank[1]))
-        return sorted(members)
+        # Without any tensor of a rank nothing says more than the positions.
+        return sorted(members) or list(range(self.world_size))
 
     @property
     def whose(self) -> str:
