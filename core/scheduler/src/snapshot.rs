@@ -43,8 +43,8 @@ pub struct Snapshot {
     pub stuck: Vec<Stuck>,
     /// What the rendezvous service knows of the nodes of each gang.
     pub liveness: BTreeMap<(JobKey, u32), Arc<GangLiveness>>,
-    /// Since when no sidecar is heard on a node whose Lease ran out, or whose object is gone. Filled
-    /// in by [`crate::Sights`].
+    /// Since when no sidecar is heard on a node whose Lease ran out, or whose object is gone.
+    /// Filled in by [`crate::Sights`].
     pub unheard_since: BTreeMap<NodeName, Timestamp>,
     /// The progress of each gang, as far as it knows. One that is not here is not heard.
     pub progress: BTreeMap<(JobKey, u32), GangProgress>,
