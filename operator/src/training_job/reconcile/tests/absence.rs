@@ -28,6 +28,13 @@ async fn a_gang_whose_node_the_watch_does_not_show_trains_until_a_read_has_misse
         state.objects.remove("/api/v1/nodes/n000");
         state.held = None;
     });
+    // How its pods ended while the node was there is known from here on.
+    leader
+        .cluster
+        .mirrors()
+        .pods
+        .note_current(std::time::Instant::now());
+    leader.cluster.notify();
     api.until("the attempt is void", |state| {
         phase(state, "train") == "Restarting"
     })
