@@ -23,6 +23,7 @@ pub mod run;
 pub mod storage;
 #[cfg(test)]
 mod testing;
+mod token_bucket;
 pub mod training_job;
 pub mod views;
 pub mod watch;

@@ -26,6 +26,7 @@ use crate::rendezvous::directory::{Gang, GangRefusal};
 use crate::rendezvous::gang_session::{Frame, Outbox};
 use crate::rendezvous::gangs::Input;
 use crate::rendezvous::large::{LargeFramePermit, Share};
+use crate::token_bucket::TokenBucket;
 
 /// Before another try to accept, when there was no descriptor.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -81,7 +82,7 @@ pub(super) async fn run(stream: TcpStream, peer: SocketAddr, slot: Slot, service
         service,
         share: None,
         large: None,
-        lines: LineBudget::new(Instant::now()),
+        lines: TokenBucket::new(LINES, LINE_PERIOD, Instant::now()),
     };
     let proved = tokio::select! {
         () = slot.evicted() => {
@@ -122,38 +123,8 @@ struct Session {
     share: Option<Share>,
     /// What the large frame under way takes, and when that has to be there.
     large: Option<(LargeFramePermit, Instant)>,
-    lines: LineBudget,
-}
-
-/// How many more lines of the log a connection may cause.
-#[derive(Debug)]
-struct LineBudget {
-    left: u32,
-    /// Up to when it has been refilled.
-    refilled: Instant,
-}
-
-impl LineBudget {
-    fn new(now: Instant) -> Self {
-        Self {
-            left: LINES,
-            refilled: now,
-        }
-    }
-
-    /// Takes a line, if one is left.
-    fn take(&mut self, now: Instant) -> bool {
-        while self.left < LINES && now.duration_since(self.refilled) >= LINE_PERIOD {
-            self.left += 1;
-            self.refilled += LINE_PERIOD;
-        }
-        if self.left == LINES {
-            self.refilled = now;
-        }
-        let is_left = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        is_left
-    }
+    /// Lines of the log that the connection may still cause.
+    lines: TokenBucket,
 }
 
 impl Session {

@@ -7,9 +7,11 @@ use std::time::Duration;
 use scheduler::{Action, Job, JobKey, JobPlan};
 use tokio::time::Instant;
 
-/// Notes in a second, and at once.
-const RATE: f64 = 50.0;
-const BURST: f64 = 100.0;
+use crate::token_bucket::TokenBucket;
+
+/// Notes at once, and the time for one more.
+const BURST: u32 = 100;
+const NOTE_PERIOD: Duration = Duration::from_millis(20);
 /// While nodes are being given to jobs a note waits for so long: its job may be the next.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// When to look again at notes that wait.
@@ -20,8 +22,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 pub(super) struct Notes {
     /// Since when each job has one.
     held: BTreeMap<JobKey, Instant>,
-    tokens: f64,
-    filled: Instant,
+    tokens: TokenBucket,
 }
 
 /// Whether a plan only says why its job waits, or that its spec was taken note of.
@@ -37,8 +38,7 @@ impl Notes {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             held: BTreeMap::new(),
-            tokens: BURST,
-            filled: now,
+            tokens: TokenBucket::new(BURST, NOTE_PERIOD, now),
         }
     }
 
@@ -50,9 +50,6 @@ impl Notes {
         busy: bool,
         now: Instant,
     ) -> (Vec<JobPlan>, Option<Instant>) {
-        let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + since * RATE).min(BURST);
-        self.filled = now;
         let old = std::mem::take(&mut self.held);
         let first = |note: &JobPlan| old.get(&note.job).copied().unwrap_or(now);
         let mut notes: Vec<_> = notes.into_iter().map(|note| (first(&note), note)).collect();
@@ -60,10 +57,9 @@ impl Notes {
         let mut due = Vec::new();
         for (first, note) in notes {
             let waits = busy && now < first + PATIENCE;
-            if waits || self.tokens < 1.0 {
+            if waits || !self.tokens.take(now) {
                 self.held.insert(note.job, first);
             } else {
-                self.tokens -= 1.0;
                 due.push(note);
             }
         }
@@ -112,7 +108,7 @@ mod tests {
         let mut seconds = 0;
         while !left.is_empty() {
             let (due, _) = waiting.due(left.clone(), false, now + Duration::from_secs(seconds));
-            assert!(due.len() as f64 <= BURST);
+            assert!(due.len() <= BURST as usize);
             assert_eq!(due[0].job, left[0].job, "the oldest first");
             left.drain(..due.len());
             seconds += 1;
