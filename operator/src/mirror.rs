@@ -9,9 +9,9 @@ use std::fmt::Debug;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::limits::MOST_REMEMBERED;
-use crate::limits::REMEMBERED_TIME;
 use tokio::sync::watch;
+
+use crate::limits::{MOST_REMEMBERED, REMEMBERED_TIME};
 
 /// How long a created object is believed in before the watch confirms it. The watch lags by
 /// milliseconds; one that is not confirmed for so long is asked for.
@@ -85,8 +85,6 @@ struct Entry<T> {
     unconfirmed: Option<Instant>,
     /// True if we have changed the value since this version.
     is_guess: bool,
-    /// Whether `Mirror::derived` knows it.
-    is_derived: bool,
 }
 
 impl<T> Entry<T> {
@@ -97,7 +95,6 @@ impl<T> Entry<T> {
             version,
             unconfirmed: None,
             is_guess: false,
-            is_derived: false,
         }
     }
 }
@@ -298,7 +295,7 @@ impl<T: Mirrored> Mirror<T> {
             };
             if stays {
                 listed.remove(&key);
-                self.put(key, entry);
+                self.store(key, entry);
                 continue;
             }
             self.derived.removed(&entry.value);
@@ -407,14 +404,12 @@ impl<T: Mirrored> Mirror<T> {
 
     fn take(&mut self, key: &ObjectKey) -> Option<Entry<T>> {
         self.unconfirmed.remove(key);
-        if let Some(mut entry) = self.awake.remove(key) {
+        if let Some(entry) = self.awake.remove(key) {
             self.derived.removed(&entry.value);
-            entry.is_derived = false;
             return Some(entry);
         }
-        let mut entry = self.resting.remove(key)?;
+        let entry = self.resting.remove(key)?;
         self.derived.removed(&entry.value);
-        entry.is_derived = false;
         if let Some(job) = entry.value.rests_with()
             && let Some(keys) = self.by_job.get_mut(&job)
         {
@@ -426,11 +421,13 @@ impl<T: Mirrored> Mirror<T> {
         Some(entry)
     }
 
-    fn put(&mut self, key: ObjectKey, mut entry: Entry<T>) {
-        if !entry.is_derived {
-            self.derived.added(&entry.value);
-            entry.is_derived = true;
-        }
+    fn put(&mut self, key: ObjectKey, entry: Entry<T>) {
+        self.derived.added(&entry.value);
+        self.store(key, entry);
+    }
+
+    /// Keeps an entry that `derived` counts already.
+    fn store(&mut self, key: ObjectKey, entry: Entry<T>) {
         if entry.unconfirmed.is_some() {
             self.unconfirmed.insert(key.clone());
         }
