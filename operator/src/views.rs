@@ -272,7 +272,7 @@ pub struct TaintView {
 pub struct NodeStatusView {
     /// Its conditions.
     #[serde(default)]
-    pub conditions: Vec<ConditionView>,
+    pub conditions: Vec<NodeConditionView>,
     /// What pods may ask it for.
     #[serde(default)]
     pub allocatable: BTreeMap<String, Quantity>,
@@ -289,9 +289,9 @@ pub struct NodeInfoView {
     pub boot_id: String,
 }
 
-/// What is read of a condition of a Node or a Pod.
+/// What is read of a NodeCondition.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct ConditionView {
+pub struct NodeConditionView {
     /// Its type.
     #[serde(rename = "type")]
     pub kind: String,

@@ -225,8 +225,7 @@ impl<'a> Ledger<'a> {
 
     /// Whether all who take part send heartbeats: they train, or are about to.
     fn is_alive_as_a_whole(&self, view: &JobView<'a>, attempt: &'a Attempt) -> bool {
-        let gang = self.liveness.get(&(attempt.job.clone(), attempt.number));
-        gang.is_some_and(|gang| {
+        self.gang(attempt).is_some_and(|gang| {
             let mut places = view.places(attempt);
             places.all(|(_, node)| gang.alive.contains(node))
         })
@@ -235,12 +234,17 @@ impl<'a> Ledger<'a> {
     /// Whether the sidecar of a node had dialled this operator for an attempt, has not left, and is
     /// silent.
     pub(crate) fn is_quiet(&self, attempt: &Attempt, node: &NodeName) -> bool {
-        let gang = self.liveness.get(&(attempt.job.clone(), attempt.number));
+        let gang = self.gang(attempt);
         gang.is_some_and(|gang| gang.quiet.contains(node))
     }
 
-    /// Whether it is known what pods have done up to when a node whose Lease ran out was no longer
-    /// heard. Else `wake` is lowered to when to look again.
+    /// The heartbeats of an attempt, as far as they are known.
+    fn gang(&self, attempt: &Attempt) -> Option<&'a Arc<GangLiveness>> {
+        self.liveness.get(&(attempt.job.clone(), attempt.number))
+    }
+
+    /// True if it is known what the pods of a node did for as long as the node was heard: its Lease
+    /// has run out since, or its Node is gone. Else `wake` is lowered to when to look again.
     pub(crate) fn has_news_of_pods(&self, node: &NodeName, wake: &mut Wake) -> bool {
         let since = self.unheard_since.get(node);
         since.is_none_or(|since| self.is_over_for_pods(*since, wake))

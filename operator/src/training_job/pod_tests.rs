@@ -424,8 +424,7 @@ fn pods_get_our_pull_secrets_beside_those_of_their_template() {
 fn a_pod_of_a_gang_that_crosses_zones_says_so_and_no_other_does() {
     let label = |crossing| {
         let rank = Rank { crossing, ..rank() };
-        let Whole { view, template } = job(JOB);
-        let pod = build(&view, &template, &class(), &settings(), rank);
+        let pod = pod_of(&job(JOB), &class(), &settings(), rank);
         pod["metadata"]["labels"]["fireflyer.dev/crossing"].clone()
     };
     assert_eq!((label(true), label(false)), (json!("true"), Value::Null));
