@@ -104,6 +104,23 @@ impl Network {
             .unwrap()
     }
 
+    /// Returns the bytes that open TCP connections of one node have carried to another, each byte
+    /// once. Headers, acknowledgements and what TCP repeats depend on the machine's load.
+    pub(crate) fn carried(&self, from: usize, to: usize) -> u64 {
+        let mut list = Command::new("ss");
+        list.args(["-tinOH", "dst", &address(to).to_string()]);
+        let list = self.inside(from, || list.output()).unwrap();
+        let list = String::from_utf8(list.stdout).unwrap();
+        let field = |line: &str, name| -> u64 {
+            let value = line
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix(name));
+            value.map_or(0, |value| value.parse().unwrap())
+        };
+        let of_connection = |line| field(line, "bytes_sent:") - field(line, "bytes_retrans:");
+        list.lines().map(of_connection).sum()
+    }
+
     /// Whether a process of a node has a connection to this port that the kernel takes to stand.
     pub(crate) fn is_connected(&self, node: usize, port: u16) -> bool {
         let table = format!("/proc/{}/net/tcp", self.namespaces[node].holder.id());
