@@ -35,6 +35,7 @@ pub use avoid::{Avoided, EndCause};
 pub use check::{PlanViolation, check, vet};
 pub use jitter::jitter;
 pub use node::{GangLiveness, NodeReason, Ready, State, States, Storm, Wish};
+pub use pin::validation_obstacle;
 pub use plan::{Action, Gone, JobEvent, JobPlan, NewAttempt, PlacedNode, Plan, Stalled};
 pub use planner::{plan, plan_with};
 pub use policy::{Backoff, Policy};

@@ -15,20 +15,30 @@ use crate::promise;
 use crate::snapshot::{DryRun, Job, JobKey, JobKind, Node, Snapshot, WhenBusy};
 use crate::time::Timestamp;
 
-/// Why a node cannot be validated now, as far as its object says. One that is short of something,
-/// suspect, cordoned, tainted by people or in quarantine is why one validates. One that goes, or
-/// whose kubelet does not answer or takes no pods, runs nothing.
-fn obstacle(node: &Node) -> Option<String> {
-    if node.wishes.contains_key(&Wish::Deleted) {
+/// Returns why a node cannot be validated now, as far as its object says. One that is short of
+/// something, suspect, cordoned, tainted by people or in quarantine is why one validates. One that
+/// is being deleted, or whose kubelet does not answer or takes no pods, runs nothing. `taint` is
+/// one of Kubernetes' own.
+pub fn validation_obstacle(
+    ready: Ready,
+    taint: Option<&Arc<str>>,
+    is_deleted: bool,
+) -> Option<String> {
+    if is_deleted {
         return Some(format!("it is {}", Wish::Deleted));
     }
-    let why = match (node.ready, &node.taint) {
+    let why = match (ready, taint) {
         (Ready::False, _) => NodeReason::NotReady,
         (Ready::Unknown, _) => NodeReason::LeaseOut,
         (Ready::True, Some(taint)) => NodeReason::Tainted(Arc::clone(taint)),
         (Ready::True, None) => return None,
     };
     Some(why.to_string())
+}
+
+fn obstacle(node: &Node) -> Option<String> {
+    let is_deleted = node.wishes.contains_key(&Wish::Deleted);
+    validation_obstacle(node.ready, node.taint.as_ref(), is_deleted)
 }
 
 /// The node, if it can take the job; else why the job waits. `take` says whether nobody else is to

@@ -96,10 +96,11 @@ impl Observed {
     }
 }
 
-/// Whether a run that gets the node can start there. A cordon or a foreign taint keeps no run away.
+/// Returns true if a run that gets the node can start there.
 fn can_start(node: &MirroredNode) -> bool {
-    let is_open = node.ready == Ready::True && node.taint.is_none();
-    is_open && offers_itself(node) && !node.wishes.contains(&Wish::Deleted)
+    let is_deleted = node.wishes.contains(&Wish::Deleted);
+    let obstacle = scheduler::validation_obstacle(node.ready, node.taint.as_ref(), is_deleted);
+    obstacle.is_none() && offers_itself(node)
 }
 
 fn view(policy: &NodeValidationPolicy, mirrors: &Mirrors, fabric: &FabricSpec) -> DuePolicy {
