@@ -13,9 +13,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use topology::OnPeerLoss;
 
-pub use crate::limits::ASSIGNMENT_LIMIT_BYTES;
-pub use crate::limits::MAX_NODES;
-pub use crate::limits::MAX_PROCS_PER_NODE;
+pub use crate::limits::{ASSIGNMENT_LIMIT_BYTES, MAX_NODES, MAX_PROCS_PER_NODE};
 use topology::CheckpointRef;
 
 /// The layout that is written today.

@@ -23,8 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::limits::CONNECTIONS;
-use crate::limits::HEAD_TIME;
+use crate::limits::{CONNECTIONS, HEAD_TIME};
 use crate::metrics::Registry;
 use crate::ready::Readiness;
 use crate::slots::Slots;

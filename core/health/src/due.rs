@@ -407,10 +407,8 @@ impl<'a> Observed<'a> {
         // whose run was withdrawn queues up anew.
         let order = |one: &Candidate<'_>| {
             let since = one.again.map_or(one.due.at, |again| again.max(one.due.at));
-            match one.due.at <= self.now {
-                true => (since, one.due.early),
-                false => (i64::MAX, one.due.early),
-            }
+            let is_due = one.due.at <= self.now;
+            (if is_due { since } else { i64::MAX }, one.due.early)
         };
         idle.sort_by_key(|one| (order(one), &one.node.name));
         let room = policy.max_idle_nodes.saturating_sub(summary.running);

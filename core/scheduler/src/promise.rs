@@ -177,9 +177,10 @@ fn keep<'a>(
         own,
         more,
         crosses: promise.zones.len() > 1 && !ledger.is_crossing(&job.key),
-        before_validations: match job.status.is_for_restart(promise) {
-            true => names,
-            false => &[],
+        before_validations: if job.status.is_for_restart(promise) {
+            names
+        } else {
+            &[]
         },
     }
 }

@@ -46,8 +46,7 @@ use shared::Shared;
 use crate::Call;
 use crate::attach::{ClientMessage, Members, Standing};
 use crate::entry::{self, CallOutcome, SegmentRange, Submission};
-pub use crate::limits::IN_FLIGHT_LIMIT;
-pub use crate::limits::MESSAGE_LIMIT;
+pub use crate::limits::{IN_FLIGHT_LIMIT, MESSAGE_LIMIT};
 use collective::machine::MAX_MESSAGES;
 use link::ring::{self, PushError};
 

@@ -18,9 +18,7 @@ use super::round::Shared;
 use super::{Credentials, Error, Negotiator, Round, Side, limit, receive};
 use crate::handshake::PeerIdentity;
 use crate::header::Header;
-use crate::limits::ANSWERED_CONNECTIONS;
-use crate::limits::MESSAGE_TIME;
-use crate::limits::PENDING_CONNECTIONS;
+use crate::limits::{ANSWERED_CONNECTIONS, MESSAGE_TIME, PENDING_CONNECTIONS};
 use crate::pending::{Admission, Pending, PendingTicket};
 use crate::wake_fd::WakeFd;
 

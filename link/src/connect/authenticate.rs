@@ -10,8 +10,7 @@ use super::{Credentials, Error, limit, receive};
 use crate::handshake::{
     CHALLENGE_BYTES, HELLO_BYTES, Initiator, NONCE_BYTES, PROOF_BYTES, PeerIdentity, Responder,
 };
-use crate::limits::MESSAGE_TIME;
-use crate::limits::PROOF_TIME;
+use crate::limits::{MESSAGE_TIME, PROOF_TIME};
 
 /// A fresh nonce from the kernel.
 pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use collective::membership::Connection;
 
 use super::gangs::Input;
-use crate::limits::DEFERRED_OF_GANG;
-use crate::limits::DEFERRED_OF_NODE;
+use crate::limits::{DEFERRED_OF_GANG, DEFERRED_OF_NODE};
 
 /// Inputs in the order of their connections. Where there are too many, a connection ends that
 /// brings one more: its sidecar dials again and says everything again.

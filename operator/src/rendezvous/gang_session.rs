@@ -124,10 +124,7 @@ impl GangSession {
             || progress.asked != old.asked
             || progress.newest.is_some() != old.newest.is_some();
         self.progress = progress;
-        Some(match is_urgent {
-            true => News::Urgent,
-            false => News::Quiet,
-        })
+        Some(if is_urgent { News::Urgent } else { News::Quiet })
     }
 
     /// Asks the ranks of all nodes where they are, unless they were asked already or have moved

@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::limits::GANG_FRAMES_BYTES;
-use crate::limits::LARGE_FRAMES_BYTES;
+use crate::limits::{GANG_FRAMES_BYTES, LARGE_FRAMES_BYTES};
 use contract::identity::{Identity, JobId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

@@ -6,8 +6,7 @@ use topology::OnPeerLoss;
 
 use super::io::{Fence, OpId};
 use crate::layout::Layout;
-pub use crate::limits::MAX_IN_FLIGHT;
-pub use crate::limits::MAX_MESSAGES;
+pub use crate::limits::{MAX_IN_FLIGHT, MAX_MESSAGES};
 use crate::recovery::{GroupResume, Retained, Served};
 use crate::tree::DoubleTree;
 

@@ -6,8 +6,7 @@
 //! Releases differ: of a message that a receiver does not know, only the kind is read, and the stream goes on. Who sends
 //! a kind that not every release knows looks first whether the other side has said that it does.
 
-pub use crate::limits::FRAME_LIMIT_BYTES;
-pub use crate::limits::TEXT_LIMIT_BYTES;
+pub use crate::limits::{FRAME_LIMIT_BYTES, TEXT_LIMIT_BYTES};
 
 mod events;
 #[cfg(test)]

@@ -184,9 +184,10 @@ fn recreate(rng: &mut Rng, world: &mut World) -> JobKey {
         ..key("one")
     };
     let from = rng.range(2..300);
-    let delete = match rng.chance(1, 2) {
-        true => Deed::Delete(key("one")),
-        false => Deed::DeleteForeground(key("one")),
+    let delete = if rng.chance(1, 2) {
+        Deed::Delete(key("one"))
+    } else {
+        Deed::DeleteForeground(key("one"))
     };
     world.after(from, delete);
     let new = again.key.clone();

@@ -93,9 +93,10 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
             world.after(from + rng.range(0..100), Deed::Suspend(key(&name), false));
         }
         if rng.chance(1, 6) {
-            let delete = match rng.chance(1, 2) {
-                true => Deed::Delete(key(&name)),
-                false => Deed::DeleteForeground(key(&name)),
+            let delete = if rng.chance(1, 2) {
+                Deed::Delete(key(&name))
+            } else {
+                Deed::DeleteForeground(key(&name))
             };
             world.after(rng.range(0..600), delete);
         }

@@ -242,9 +242,10 @@ fn failed_without_trainer(view: &PodView, ran: bool) -> PodState {
             ..Exit::default()
         });
     }
-    let what = match ran {
-        true => "somebody marked it Failed while its trainer ran, and did not say why",
-        false => "the pod failed before its trainer started",
+    let what = if ran {
+        "somebody marked it Failed while its trainer ran, and did not say why"
+    } else {
+        "the pod failed before its trainer started"
     };
     PodState::Refused(what.to_owned())
 }

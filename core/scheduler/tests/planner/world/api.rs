@@ -357,9 +357,10 @@ impl World {
             Deed::Cordon(name, cordoned) => {
                 if let Some(machine) = self.machines.get_mut(&name) {
                     let wishes = &mut machine.node.wishes;
-                    match cordoned {
-                        true => drop(wishes.insert(Wish::Cordoned, Timestamp::default())),
-                        false => drop(wishes.remove(&Wish::Cordoned)),
+                    if cordoned {
+                        wishes.insert(Wish::Cordoned, Timestamp::default());
+                    } else {
+                        wishes.remove(&Wish::Cordoned);
                     }
                 }
             }

@@ -65,9 +65,12 @@ impl World {
             .jobs
             .get(&id.0)
             .is_some_and(|one| one.job.pin.is_some());
-        let open = machine.filter(|machine| match tolerates {
-            true => machine.node.ready == Ready::True && machine.has_agent(),
-            false => machine.is_open(),
+        let open = machine.filter(|machine| {
+            if tolerates {
+                machine.node.ready == Ready::True && machine.has_agent()
+            } else {
+                machine.is_open()
+            }
         });
         let Some(machine) = open.filter(|_| !busy) else {
             self.queue.after(Duration::from_secs(1), Event::Bind(id));

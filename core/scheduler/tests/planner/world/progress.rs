@@ -62,9 +62,10 @@ impl World {
             };
             Some((key.clone(), progress))
         });
-        match now >= heard_from {
-            true => runs.collect(),
-            false => BTreeMap::new(),
+        if now >= heard_from {
+            runs.collect()
+        } else {
+            BTreeMap::new()
         }
     }
 
