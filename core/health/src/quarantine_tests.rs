@@ -1,5 +1,7 @@
 //! Tests of `quarantine`: one rule each. That all hold together is tested by lives.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 use crate::check::Level;
 
@@ -276,13 +278,13 @@ fn limits_are_computed_once_and_not_for_each_failed_node() {
     let policy = policy(NODES);
     let policies = [policy];
     let taken = (0..5).map(|_| {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let plan = quarantine(&policies, &nodes, &runs);
         let taken = began.elapsed();
         assert_eq!(plan.begin.len(), NODES * 2 / 100);
         taken
     });
-    // Ten times what is asked for, and the fastest: others run on the machine.
-    let taken = taken.min().unwrap();
-    assert!(taken.as_millis() < 500, "{taken:?}");
+    // The fastest: others run on the machine.
+    let what = "limits of quarantine with 2,500 failed of 10,000 nodes";
+    sim::keep_limit(what, Duration::from_millis(50), taken.min().unwrap());
 }

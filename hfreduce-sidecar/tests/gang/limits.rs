@@ -11,15 +11,8 @@ pub(crate) const RESTARTED: Duration = Duration::from_secs(3);
 pub(crate) const NAMED: Duration = Duration::from_secs(2);
 
 /// Something promised has happened just now. How long it took.
-#[expect(clippy::print_stdout, reason = "for a bench that runs the test")]
 pub(crate) fn keep(what: &str, limit: Duration, since: Instant) -> Duration {
     let seen = since.elapsed();
-    let share = 100.0 * seen.as_secs_f64() / limit.as_secs_f64();
-    println!(
-        "limit: {:7.3} s of {:4.1} s ({share:3.0} %)  {what}",
-        seen.as_secs_f64(),
-        limit.as_secs_f64()
-    );
-    assert!(seen < 10 * limit, "{what}: {seen:?}");
+    sim::keep_limit(what, limit, seen);
     seen
 }

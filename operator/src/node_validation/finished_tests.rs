@@ -173,6 +173,7 @@ fn a_validation_that_ends_costs_a_millisecond_among_ten_thousand_nodes() {
         assert!(shown.results.iter().all(|result| result.median.is_some()));
     }
     taken.sort_unstable();
-    // Ten times what is asked for, and the fastest: others run on the machine.
-    assert!(taken[0] < Duration::from_millis(10), "{taken:?}");
+    // The fastest: others run on the machine.
+    let what = "a validation of 10,000 nodes ends";
+    sim::keep_limit(what, Duration::from_millis(1), taken[0]);
 }
