@@ -27,6 +27,7 @@ Suites (default: all but the last four):
   loopback   all-reduce between sidecars in one process, against memcpy
   protocol   what the engine's own thread uses at 20,000 chunks a second, against its limit of 0.6 s of processor a second
   scheduler  one planner cycle at 1,250 nodes and 1,000 queued jobs, against its limit of 10 ms
+  fleet      one ended validation at 10,000 nodes, and quarantine's limits with 2,500 failed, against their limits
   rendezvous what a gang of 1,250 and of 4,096 nodes costs the operator, in memory and time, against the limits
   losses     how soon a gang goes on when a process, a sidecar or a node is killed or frozen, and what crosses the border
              of two zones, against the limits
@@ -111,6 +112,22 @@ const SUITES: &[Suite] = &[
             "planner",
             "--",
             "speed",
+            "--nocapture",
+        ],
+    },
+    Suite {
+        name: "fleet",
+        cargo: &[
+            "test",
+            "--release",
+            "--package",
+            "operator",
+            "--package",
+            "health",
+            "--lib",
+            "--",
+            "among_ten_thousand_nodes",
+            "limits_are_computed_once",
             "--nocapture",
         ],
     },
