@@ -46,8 +46,11 @@ where
 {
     let path = K::url_path(&(), Some(&context.namespace));
     let request = Request::new(path).create(&PostParams::default(), object.into_bytes())?;
-    context.client.request_text(request).await?;
-    Ok(())
+    match context.client.request_text(request).await {
+        // A busy API server did not answer in time, and took it: the client asked again.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        created => Ok(created.map(drop)?),
+    }
 }
 
 /// Pods of the operator.
