@@ -128,7 +128,7 @@ pub struct Assignment {
     pub crossing: bool,
     /// The port rank 0 offers to the training framework.
     pub master_port: u16,
-    /// What becomes of the others when a node is lost.
+    /// The rule for the others when a node is lost.
     #[serde(default)]
     pub on_peer_loss: OnPeerLoss,
     /// How long a node may be gone before it is lost, in seconds.

@@ -101,7 +101,7 @@ pub struct Roster {
     pub nodes: Vec<RosterNode>,
     /// The port rank 0 offers to the training framework.
     pub master_port: u16,
-    /// What becomes of the other nodes when one is lost.
+    /// The rule for the other nodes when one is lost.
     #[serde(default)]
     pub on_peer_loss: OnPeerLoss,
 }

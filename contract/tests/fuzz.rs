@@ -174,7 +174,7 @@ fn files() {
     });
 }
 
-/// What was accepted can be written and is the same then.
+/// Checks that a value that was accepted can be written and is the same then.
 fn same<T: serde::Serialize + PartialEq + std::fmt::Debug>(
     dir: &Path,
     name: &str,

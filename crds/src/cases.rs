@@ -95,11 +95,11 @@ pub struct Case {
     pub verdict: Expected,
     /// Who sends it; an administrator if absent.
     pub user: Option<String>,
-    /// How the object before is changed.
+    /// The way in which the object before is changed.
     pub change: CaseChange,
 }
 
-/// How an object that exists is changed: what an account may do differs by it.
+/// A way to change an object that exists: what an account may do differs by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CaseChange {

@@ -109,7 +109,7 @@ pub struct NodeValidationPolicySpec {
     #[serde(default = "default_deadline_seconds")]
     #[schemars(range(min = 30, max = 7200))]
     pub deadline_seconds: u32,
-    /// What becomes of a node of the policy that fails. `ReportOnly` (the default): nothing, it is
+    /// The action on a node of the policy that fails. `ReportOnly` (the default): none, it is
     /// counted and named in the status. `Enforce`: the operator gives it the taint
     /// `fireflyer.dev/quarantine`, with the run's name as its value. Jobs get no such node, and a
     /// job that runs there goes on. The taint goes when a run that started later, on the present
@@ -156,7 +156,7 @@ fn yes() -> bool {
     true
 }
 
-/// What becomes of a node that fails.
+/// The action on a node that fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum QuarantineMode {
     /// It is counted and named.

@@ -109,8 +109,8 @@ pub struct TrainingJobSpec {
     /// How the ranks talk to each other. Defaults to HFReduce.
     #[serde(default)]
     pub communication: Communication,
-    /// What happens after a failure. A change of stallSeconds takes effect at once, of
-    /// maxRestarts at the next failure, any other change with the next attempt.
+    /// The rules for a failure. A change of stallSeconds takes effect at once, of maxRestarts at
+    /// the next failure, any other change with the next attempt.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
     /// True asks the job to save, release its nodes and wait. False (the default) lets it run.
@@ -481,7 +481,7 @@ pub struct AvoidedNodeStatus {
     /// Until when.
     #[schemars(schema_with = "schema::time")]
     pub until: Time,
-    /// What happened on the node last: NodeLost, NodeRefused, PodEnded, NotBound, Blocked,
+    /// The last event on the node: NodeLost, NodeRefused, PodEnded, NotBound, Blocked,
     /// NotStarted, Silent or ProgramFailed.
     pub reason: String,
     /// How many attempts in a row ended on the node.

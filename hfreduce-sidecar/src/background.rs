@@ -1,6 +1,6 @@
 //! Work that may take long, on a thread beside the engine: pages of new memory are faulted in and those of old memory
 //! given back at a gigabyte a second or less, and the engine has to say meanwhile that this node is alive. Owns the
-//! thread and its queue; what is done, and what becomes of it, is the business of whoever asks.
+//! thread and its queue; what is done, and what its outcome means, is the business of whoever asks.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};

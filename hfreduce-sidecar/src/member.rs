@@ -34,7 +34,7 @@ pub struct Member {
     pub nodes: Vec<MemberLocation>,
     /// The port that rank 0 offers to the training framework.
     pub master_port: u16,
-    /// What becomes of the operations in flight when a node is lost.
+    /// The rule for the operations in flight when a node is lost.
     pub on_peer_loss: OnPeerLoss,
 }
 

@@ -1,7 +1,7 @@
 //! Threads beside the engine that add and copy, so that its own is free for what others wait for: frames, heartbeats and
 //! calls. Owns the threads, their queue and what comes back; what is computed, and in which order it is begun, is the
 //! engine's business. A piece of work has borrowed all the memory that it reads and writes, so nobody else is given any of
-//! it before the piece is done, whatever becomes of its operation, its process or its epoch.
+//! it before the piece is done, whatever happens to its operation, its process or its epoch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
@@ -84,7 +84,7 @@ pub(crate) struct Work {
     pub(crate) how: How,
 }
 
-/// What becomes of what is read.
+/// The operation on what is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
     /// It is added up. So many of those that are read are elements, the rest partials.

@@ -23,10 +23,10 @@ use crate::signals::{self, Notice};
 
 /// Signals that wait for their turn; they coalesce, so a few are enough.
 const NOTICES: usize = 64;
-/// How often the world is looked at while the ranks end: for the acknowledgement, and for process
-/// groups, whose end nobody signals.
+/// The time between looks at the world while the ranks end: for the acknowledgement, and for
+/// process groups, whose end nobody signals.
 const ENDING_TICK: Duration = Duration::from_millis(200);
-/// How often is looked whether the ranks may run on.
+/// The time between checks of whether the ranks may run on.
 const VOID_TICK: Duration = Duration::from_secs(1);
 /// The sidecar writes the roster before its startup probe passes, so it is there; this covers a
 /// folder that shows it late.

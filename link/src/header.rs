@@ -5,7 +5,7 @@ use std::fmt;
 /// Bytes of the longest header: two cache lines, nothing next to a payload that is worth sending.
 pub const MAX_HEADER_BYTES: usize = 128;
 
-/// What becomes of a payload in the memory of a link.
+/// The use of a payload in the memory of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadUse {
     /// The link copies it to its place, on the thread that looks at the link.
@@ -33,7 +33,7 @@ pub trait Header: Copy + PartialEq + fmt::Debug + Send + 'static {
     /// Bytes of payload that follow.
     fn payload_bytes(&self) -> u32;
 
-    /// What becomes of the payload where a link receives it into memory of its own.
+    /// Returns the use of the payload where a link receives it into memory of its own.
     fn payload_use(&self) -> PayloadUse {
         PayloadUse::CopiedByLink
     }

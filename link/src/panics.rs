@@ -1,5 +1,6 @@
-//! What a panic ends. Our programs unwind, so that a mount can answer one request with an error and go on. Everything else of ours
-//! stops with the thread that panics: what it held may be half changed, and nobody would do its work.
+//! Decides what a panic ends. Our programs unwind, so that a mount can answer one request with an
+//! error and go on. Everything else of ours stops with the thread that panics: what it held may be
+//! half changed, and nobody would do its work.
 
 use std::panic;
 use std::process;

@@ -57,7 +57,7 @@ impl<T> Derived<T> for () {
 
 /// What a mirror keeps of an object.
 pub trait Mirrored: PartialEq + Sized {
-    /// What follows all objects of the kind. Most kinds need nothing.
+    /// The value that follows all objects of the kind. Most kinds need none.
     type Derived: Derived<Self>;
 
     /// Notes when states were first seen, by our own clock: durations count from there, because the
@@ -71,7 +71,7 @@ pub trait Mirrored: PartialEq + Sized {
         None
     }
 
-    /// Whether it is remembered for a while after the object is gone.
+    /// Returns true if it is remembered for a while after the object is gone.
     fn is_remembered(&self) -> bool {
         false
     }
@@ -126,7 +126,7 @@ pub struct Mirror<T: Mirrored> {
     by_job: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// What nobody has confirmed yet.
     unconfirmed: BTreeSet<ObjectKey>,
-    /// What is gone or rewritten and remembered, and since when, the oldest first.
+    /// The values that are gone or rewritten and remembered, and since when, the oldest first.
     departed: VecDeque<(Instant, T)>,
     derived: T::Derived,
     /// The highest version that the watch has delivered.
@@ -209,7 +209,7 @@ impl<T: Mirrored> Mirror<T> {
             .map(|entry| &entry.value)
     }
 
-    /// What follows all objects.
+    /// Returns the value that follows all objects.
     pub fn derived(&self) -> &T::Derived {
         &self.derived
     }
@@ -347,7 +347,7 @@ impl<T: Mirrored> Mirror<T> {
         self.lose(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// What is gone or rewritten and still remembered, and since when.
+    /// Returns the values that are gone or rewritten and still remembered, and since when.
     pub fn departed(&self, now: Instant) -> impl Iterator<Item = (Instant, &T)> {
         let lately = move |at: Instant| now.saturating_duration_since(at) < REMEMBERED_TIME;
         let departed = self.departed.iter().map(|(at, value)| (*at, value));

@@ -152,7 +152,7 @@ pub struct PodStatusView {
     pub container_statuses: Vec<ContainerStatusView>,
 }
 
-/// What is read of a PodCondition.
+/// The part of a PodCondition that is read.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct PodConditionView {
     /// Its type.

@@ -163,7 +163,7 @@ fn settings() -> Settings {
     }
 }
 
-/// What becomes of a job: read, shown, and a pod of it built.
+/// Serves a job: builds a pod of it, and looks at it.
 fn serve(job: JobView, template: &PodTemplate, class: &NodeClass) {
     let key_name = "key";
     let rank = Rank {

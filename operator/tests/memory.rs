@@ -1,5 +1,6 @@
-//! What a cluster costs an operator that mirrors it, in resident memory: the real watches list it
-//! from an API server that answers in pages. Each test has the process to itself: they take turns.
+//! Measures what a cluster costs an operator that mirrors it, in resident memory: the real watches
+//! list it from an API server that answers in pages. Each test has the process to itself: they take
+//! turns.
 #![expect(clippy::unwrap_used, reason = "test harness")]
 
 use std::convert::Infallible;

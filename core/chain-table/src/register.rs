@@ -50,7 +50,7 @@ pub enum PathVerdict {
     },
 }
 
-/// Targets by the path that they came with in this registration, and what becomes of the table.
+/// Targets by the path that they came with in this registration, and the changes to the table.
 struct Changes<'a> {
     state: &'a TableState,
     service: u32,

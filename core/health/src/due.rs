@@ -66,8 +66,8 @@ pub struct DueNode {
     pub created: i64,
     /// Whether nobody holds it and nobody waits for it.
     pub idle: bool,
-    /// Whether a run that gets it can start there: its kubelet is Ready, it offers itself to pods,
-    /// and it is not being deleted.
+    /// True if a run that gets it can start there: its kubelet is Ready and takes pods, it offers
+    /// itself to pods, and it is not being deleted.
     pub can_start: bool,
     /// The job that uses it.
     pub job: Option<NodeUse>,

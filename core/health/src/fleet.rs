@@ -163,7 +163,7 @@ impl Fleet {
         was_newest
     }
 
-    /// Whether it has no value.
+    /// Returns true if it has no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -209,7 +209,7 @@ impl Place {
         self.nodes.insert(Arc::clone(node), sample);
     }
 
-    /// Whether there was a value of the node.
+    /// Removes the value of the node. Returns true if there was one.
     fn take(&mut self, node: &str) -> bool {
         let Some((node, sample)) = self.nodes.remove_entry(node) else {
             return false;

@@ -332,7 +332,7 @@ impl<'a> Facts<'a> {
             .filter(move |pod| pod.attempt == attempt)
     }
 
-    /// Whether no garbage collector will remove the pod, whatever becomes of its job.
+    /// Returns true if no garbage collector will remove the pod, whatever happens to its job.
     fn is_unowned(&self, job: &JobKey, attempt: u32, rank: u32) -> bool {
         let mut pods = self.pods.get(job).into_iter().flatten();
         pods.any(|pod| (pod.attempt, pod.rank) == (attempt, rank) && pod.unowned)

@@ -17,7 +17,7 @@ use crate::status::CompletedRanks;
 const TOGETHER: Duration = Duration::from_secs(1);
 
 impl<'a> JobView<'a> {
-    /// Whether it is remembered that a rank ended well, whatever its pod says by now.
+    /// Returns true if it is remembered that a rank ended well, whatever its pod says by now.
     pub(crate) fn is_completed(&self, attempt: u32, rank: u32) -> bool {
         self.departed.contains_key(&(attempt, rank)) || self.is_recorded(attempt, rank)
     }
@@ -27,13 +27,13 @@ impl<'a> JobView<'a> {
         known.is_some_and(|known| known.attempt == attempt && known.ranks.contains(&rank))
     }
 
-    /// Whether a rank has ended well.
+    /// Returns true if a rank has ended well.
     pub(crate) fn rank_ended_well(&self, attempt: u32, rank: u32) -> bool {
         let says = |pod: &&Pod| pod.state == PodState::Succeeded;
         self.is_completed(attempt, rank) || self.pods.get(&(attempt, rank)).is_some_and(says)
     }
 
-    /// Whether all who take part have ended well.
+    /// Returns true if all ranks that take part have ended well.
     pub(crate) fn has_ended_well(&self, attempt: u32) -> bool {
         let found = self.attempts.get(&attempt);
         found.is_some_and(|found| {
@@ -42,7 +42,7 @@ impl<'a> JobView<'a> {
         })
     }
 
-    /// Whether a rank has no pod although it has something to do.
+    /// Returns true if a rank has no pod although it has something to do.
     pub(crate) fn is_missing(&self, attempt: u32, rank: u32) -> bool {
         !self.pods.contains_key(&(attempt, rank)) && !self.is_completed(attempt, rank)
     }

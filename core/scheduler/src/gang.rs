@@ -114,7 +114,7 @@ pub(crate) fn starting<'a>(
     // As it was recorded, so that another leader does not take back what the last one said.
     let newest = view.job.and_then(|job| job.status.newest.as_ref());
     let since = newest.map_or(attempt.seen, |newest| newest.since);
-    let told = since + ledger.policy().start_told_after;
+    let told = since + ledger.policy().start_reported_after;
     if told > ledger.now() {
         wake.at(told);
         return GangState::Joining;

@@ -47,8 +47,8 @@ impl<'a> JobView<'a> {
         self.attempts.get(&job.status.attempt).copied()
     }
 
-    /// Whether a pod is one of a gang that crosses zones. The attempt's ConfigMap, and the status,
-    /// say it too: but those may be gone before the pod is.
+    /// Returns true if a pod is one of a gang that crosses zones. The attempt's ConfigMap and the
+    /// status say it too, but those may be gone before the pod is.
     fn crosses(&self, pod: &Pod) -> bool {
         let attempt = || self.attempts.get(&pod.attempt);
         let status = || self.job.map(|job| &job.status);
@@ -231,8 +231,8 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// Whether the sidecar of a node had dialled this operator for an attempt, has not left, and is
-    /// silent.
+    /// Returns true if the sidecar of a node had dialled this operator for an attempt, has not
+    /// left, and is silent.
     pub(crate) fn is_quiet(&self, attempt: &Attempt, node: &NodeName) -> bool {
         let gang = self.gang(attempt);
         gang.is_some_and(|gang| gang.quiet.contains(node))

@@ -1,4 +1,4 @@
-//! Decides which job runs where and what becomes of it: a pure function from what is seen to what
+//! Decides which job runs where and what happens to it: a pure function from what is seen to what
 //! is to be written. Leaves seeing and writing to `operator`.
 
 mod absence;

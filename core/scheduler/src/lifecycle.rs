@@ -22,12 +22,12 @@ use crate::time::Timestamp;
 /// How many nodes a message names.
 const NAMED: usize = 3;
 
-/// What a gang should leave.
+/// The nodes that a gang should leave.
 #[derive(Debug)]
 pub(crate) struct Departure<'a> {
     /// Nodes, and the wish of each that people read; at least one.
     nodes: Vec<(&'a NodeName, &'a Wish)>,
-    /// Whether it leaves also if there is no place for it elsewhere.
+    /// True if it leaves even when there is no place for it elsewhere.
     pub(crate) is_must: bool,
 }
 

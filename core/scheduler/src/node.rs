@@ -42,8 +42,8 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// Whether a gang follows it without a place elsewhere, too. Who only wants no new work there
-    /// can wait until there is room. A Node that goes takes its pods along, and one that is to be
+    /// Returns true if a gang follows it even without a place elsewhere. A cordon or a taint can
+    /// wait until there is room. A Node that goes takes its pods along, and one that is to be
     /// validated comes back in minutes.
     pub(crate) fn is_must(&self) -> bool {
         match self {
@@ -110,7 +110,7 @@ pub enum State {
     },
     /// No new work; gangs on it save and go elsewhere.
     Leaving {
-        /// Who wants that, and when the planner first saw it; at least one.
+        /// The wishes for that, and when the planner first saw each; at least one.
         wishes: BTreeMap<Wish, Timestamp>,
     },
     /// Peers could not reach it: no new work until then.

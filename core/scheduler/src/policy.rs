@@ -32,7 +32,7 @@ pub struct Policy {
     pub start_patience_of: BTreeMap<Class, Duration>,
     /// A start that takes longer is described in the status: which pod is waited for, and what it
     /// does.
-    pub start_told_after: Duration,
+    pub start_reported_after: Duration,
     /// After the end of the first pod that failed, a suspect node's own report is awaited for so
     /// long: it separates a program that crashed (counts against `max_restarts`) from a node that
     /// died (does not).
@@ -112,7 +112,7 @@ impl Default for Policy {
             blocked_again: Duration::from_secs(60),
             start_patience: START_TIME,
             start_patience_of: BTreeMap::new(),
-            start_told_after: Duration::from_secs(60),
+            start_reported_after: Duration::from_secs(60),
             settle: Duration::from_secs(1),
             stuck_patience: Duration::from_secs(4),
             stack_patience: STACK_TIME,

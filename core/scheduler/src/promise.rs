@@ -64,7 +64,7 @@ impl JobStatus {
         promise.filter(|promise| promise.until > now || promise.delayed_by.is_some())
     }
 
-    /// Whether what is promised is for a restart: the attempt failed or was lost, and nobody had
+    /// Returns true if the promise is for a restart: the attempt failed or was lost, and nobody had
     /// asked it to leave.
     fn is_for_restart(&self, promise: &Promise) -> bool {
         let failed = self.failure.as_ref().map(|failure| failure.attempt);
@@ -93,7 +93,8 @@ pub(crate) fn kept_for_restarts(snapshot: &Snapshot, now: Timestamp) -> BTreeSet
         .collect()
 }
 
-/// Whether nobody wants that the job gets no nodes.
+/// Returns true if nothing speaks against nodes for the job: it is not being deleted or suspended,
+/// and it has no problem.
 fn is_wanted(job: &Job) -> bool {
     !job.deleting && !job.suspend && job.problem.is_none()
 }

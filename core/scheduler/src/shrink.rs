@@ -56,7 +56,7 @@ fn is_gone(pod: Option<&Pod>, node: &NodeName, ledger: &Ledger<'_>) -> bool {
     };
     match pod.state {
         PodState::Failed(_) | PodState::Refused(_) => true,
-        // It has done its part, whatever becomes of its node.
+        // It has done its part, whatever happens to its node.
         PodState::Succeeded | PodState::Interrupted { .. } => false,
         PodState::Unbound | PodState::Starting | PodState::Blocked(_) | PodState::Running => {
             ledger.is_lost(node)

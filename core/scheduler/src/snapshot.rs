@@ -88,8 +88,8 @@ pub struct Node {
     pub foreign_taint: Option<Arc<str>>,
     /// What its quarantine names, if it is in one: the validation that failed.
     pub quarantine: Option<Arc<str>>,
-    /// Who wants it emptied, and since when. The times, and who wants to validate it, are filled in
-    /// by [`crate::Sights`].
+    /// The wishes to empty it, and since when. [`crate::Sights`] fills in the times, and the wishes
+    /// to validate it.
     pub wishes: BTreeMap<Wish, Timestamp>,
     /// What it offers less of than its class asks for, such as `7 of 8 nvidia.com/gpu`.
     pub short: Option<Arc<str>>,
@@ -350,7 +350,7 @@ pub struct Pod {
     pub finalizer: bool,
     /// Whether it lost its ownerReference, so that the garbage collector will not remove it.
     pub unowned: bool,
-    /// Whether it says that its attempt crosses zones. Pods of earlier releases do not say it.
+    /// True if it says that its attempt crosses zones. Pods of earlier releases do not say it.
     pub crossing: bool,
     /// Preparation of its start, once its node has said something of it.
     pub preparation: Option<Arc<Preparation>>,

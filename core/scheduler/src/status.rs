@@ -224,8 +224,8 @@ pub struct JobStatus {
     /// Who takes part in the newest attempt that goes on without lost nodes. The rendezvous service
     /// writes it, before anybody goes on; the planner drops it when the next attempt begins.
     pub membership: Option<CommittedMembers>,
-    /// Who has ended well in the attempt that holds nodes, while others go on: their pods may be
-    /// gone, or rewritten, before the last one ends.
+    /// The ranks that have ended well in the attempt that holds nodes, while others go on: their
+    /// pods may be gone, or rewritten, before the last one ends.
     pub completed: Option<CompletedRanks>,
     /// Zones of the attempt that holds nodes: two when it crosses, none where nodes have no zone.
     pub zones: Vec<Zone>,

@@ -182,7 +182,8 @@ impl Disk {
 }
 
 impl File {
-    /// Decides what becomes of each write that was not flushed: lost, kept, or kept in some of its sectors.
+    /// Decides what happens to each write that was not flushed: it is lost, kept, or kept in some
+    /// of its sectors.
     fn settle(&mut self, rng: &mut Rng) {
         for Write { at, bytes } in self.unflushed.drain(..) {
             let fate = rng.below(3);

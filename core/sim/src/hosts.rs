@@ -1,5 +1,5 @@
 //! Simulated machines and what happens on them: processes that die and come back, machines that stand still, links that
-//! carry nothing for a while. The state of the processes is the user's own; here is what becomes of their events.
+//! carry nothing for a while. The state of the processes is the user's own; here is what happens to their events.
 
 use std::cell::RefCell;
 use std::fmt::Debug;

@@ -1,9 +1,9 @@
-//! What becomes of a job when it loses a node: the one switch that planner, membership, sidecars
-//! and launcher share.
+//! The rule for a job that loses a node: the one switch that planner, membership, sidecars and
+//! launcher share.
 
 use serde::{Deserialize, Serialize};
 
-/// What becomes of the nodes that are left when one is lost. In files it is its name in the API.
+/// The rule for the nodes that are left when one is lost. In files it is its name in the API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnPeerLoss {
     /// The attempt ends and another one starts. Operations in flight fail with the cause.

@@ -122,7 +122,7 @@ impl Client {
     /// this rank needs none. Waits while as many calls of its kind are in flight as may be, see [`IN_FLIGHT_LIMIT`] and
     /// [`MESSAGE_LIMIT`].
     ///
-    /// The n-th call of every rank is the n-th operation, whatever becomes of it. A call that the node of one
+    /// The n-th call of every rank is the n-th operation, whatever its outcome. A call that the node of one
     /// rank cannot carry out fails on every rank as [`FailureKind::Refused`](crate::entry::FailureKind), and
     /// those behind it run. A call whose result finds the sidecar's memory full of results in use is not
     /// refused: it waits, and so do all ranks, until processes of that node drop enough of theirs. Who waits in

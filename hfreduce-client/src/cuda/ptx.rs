@@ -125,7 +125,7 @@ DONE:
     text
 }
 
-/// What becomes of the elements at %d8 and %d9; the result goes to %d9.
+/// Returns the instructions for the elements at %d8 and %d9; the result goes to %d9.
 fn body(operator: Operator, element: Element) -> String {
     let word = operator.word();
     match element {

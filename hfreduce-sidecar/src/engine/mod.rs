@@ -1,5 +1,5 @@
 //! The data path of a node: one thread that moves bytes between local processes, the machine and peers.
-//! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`, what becomes of calls
+//! Owns sockets, polling and memory. Leaves order, agreement and failure to `collective::machine`, the outcome of calls
 //! to `collective::session`, arithmetic to its kernels, and joining to `join` and `rendezvous`.
 //!
 //! Each part of the engine has a module that alone knows its fields: `driver`, `members`, `links`, `acceptor`, `local`,

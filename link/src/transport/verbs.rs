@@ -1,4 +1,4 @@
-//! Frames over RDMA: payload is written from where it lies into the receiver's memory, and read there. What becomes of it
+//! Frames over RDMA: payload is written from where it lies into the receiver's memory, and read there. What happens to it
 //! there is the protocol's business: it is copied once, by this thread or another, or read where the device has put it. No
 //! processor moves what is sent.
 //!

@@ -73,7 +73,7 @@ pub struct Remote {
 }
 
 /// A registered segment. The device may use the memory until the value is dropped, and the memory stays mapped
-/// for as long, whatever becomes of the segment.
+/// for as long, whatever happens to the segment.
 #[derive(Debug)]
 pub struct RegisteredRegion {
     domain: Arc<Domain>,

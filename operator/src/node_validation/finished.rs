@@ -222,8 +222,8 @@ fn push(fleet: &mut Fleet, run: &Run) {
     }
 }
 
-/// What is known of the network from these two nodes to others, and of those to others, since these
-/// nodes exist: what the two are judged by. The runs that are kept found it.
+/// Returns what is known of the network from these two nodes to others, and from those to others,
+/// since these nodes exist. The two are judged by it. The runs that are kept found it.
 pub(super) fn links(mirrors: &Mirrors, node: &str, partner: &str) -> Links {
     let runs = &mirrors.validations.derived().touching;
     let touching = |node: &str| runs.get(node).into_iter().flatten().map(|(_, run)| run);

@@ -36,7 +36,7 @@ use observed::{Observed, OpenRun};
 
 use super::{finished, level_to_api};
 
-/// How often is looked what is due.
+/// The time between looks at what is due.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Runs that are created, and deleted, in one look: the rest follows.
 const WRITES: usize = 32;
@@ -104,7 +104,7 @@ impl PolicyKeeper {
         }
     }
 
-    /// What is due; none before everything was listed once, or without a policy.
+    /// Returns what is due; None before everything was listed once, or without a policy.
     fn look(&self, seen: &NodesSeen, now: i64) -> Option<Look> {
         let (observed, policies) = {
             let mirrors = self.cluster.mirrors();

@@ -27,7 +27,7 @@ pub struct Gang {
     pub attempt: u32,
     /// The attempt's nodes in rank order.
     pub nodes: Vec<NodeName>,
-    /// What becomes of the others when one is lost.
+    /// The rule for the others when one is lost.
     pub policy: RecoveryPolicy,
 }
 
@@ -211,7 +211,7 @@ mod tests {
         assert!(directory.key(JobId::new("u-2"), 1).is_none());
         drop(planning);
         assert!(directory.key(JobId::new("u-1"), 1).is_some());
-        // Its key is known as long as it is noted; what becomes of it the mirrors say.
+        // Its key is known as long as it is noted; the mirrors say what happens to it.
         let refused = directory.gang(JobId::new("u-1"), 1);
         assert!(refused.is_err_and(|refusal| refusal.void));
     }

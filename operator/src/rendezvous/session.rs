@@ -361,7 +361,7 @@ fn inputs(
     shown.into_iter().chain([event]).collect()
 }
 
-/// Whether people want to know of it: it is out of the ordinary.
+/// Returns true if people want to know of a message: it is out of the ordinary.
 fn is_notable(message: &ToOperator) -> bool {
     match message {
         ToOperator::Suspect { .. }

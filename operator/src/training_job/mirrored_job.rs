@@ -1,5 +1,5 @@
-//! What is kept of a job: all but the pod template of one that may still run, little of one that is
-//! over, and who it is of one that this release cannot read.
+//! The parts of a job that are kept: all but the pod template of one that may still run, little of
+//! one that is over, and the name of one that this release cannot read.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ use crate::training_job::mirrored_job::{MirroredJob, Over};
 use crate::training_job::{assignments, translate};
 use crate::workload::Workload;
 
-/// How often is looked whether a validation is still kept for the quarantine of its node.
+/// The time between checks of whether a validation is still kept for the quarantine of its node.
 const KEPT_PERIOD: Duration = Duration::from_secs(60);
 
 /// What the rendezvous service knows beyond the API server.
@@ -170,7 +170,7 @@ pub fn class_of<'a>(job: &JobView, fabric: &'a FabricSpec) -> Option<&'a NodeCla
     }
 }
 
-/// The class that is certain for a job, whatever becomes of the Fabric.
+/// The class that is certain for a job, whatever happens to the Fabric.
 fn class_name(job: &JobView) -> Option<&String> {
     let given = || job.status.as_ref()?.node_class.as_ref();
     job.spec.node_class.as_ref().or_else(given)

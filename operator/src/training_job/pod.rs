@@ -73,7 +73,7 @@ pub struct Rank<'a> {
     pub node: &'a str,
     /// Whether it stays until the operator has read its end.
     pub finalizer: bool,
-    /// Whether the attempt crosses zones. The pod says so: it may outlive whatever else does.
+    /// True if the attempt crosses zones. The pod says so: it may outlive whatever else does.
     pub crossing: bool,
     /// The checkpoint to resume from, when that is pinned.
     pub resume: Option<&'a CheckpointRef>,

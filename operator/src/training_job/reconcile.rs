@@ -234,8 +234,8 @@ impl Reconciler {
             .send_replace(Some(fabric::seen(&observed.snapshot, &states)));
         drop(states);
 
-        tell(&self.gone, &plan.gone);
-        tell(&self.stalled, &plan.stalled);
+        send(&self.gone, &plan.gone);
+        send(&self.stalled, &plan.stalled);
         let wake_at = plan.wake_at;
         let read_at = under_way.doubts.ask(&self.applier, &plan.confirm);
         let try_at = under_way
@@ -510,8 +510,8 @@ fn pause_after(pass: Duration) -> Duration {
     (pass * 4).clamp(DEBOUNCE, LONGEST_PAUSE)
 }
 
-/// Tells gangs something, if it is news.
-fn tell<T: Clone + PartialEq>(to: &watch::Sender<Vec<T>>, what: &[T]) {
+/// Sends gangs a list, if it is news.
+fn send<T: Clone + PartialEq>(to: &watch::Sender<Vec<T>>, what: &[T]) {
     to.send_if_modified(|known| {
         let news = known.as_slice() != what;
         if news {

@@ -43,7 +43,7 @@ pub struct MirroredNode {
     pub quarantine: Option<Arc<str>>,
     /// Identifies its present boot. Empty: the kubelet has not said.
     pub boot: Arc<str>,
-    /// Who wants it emptied.
+    /// The wishes to empty it.
     pub wishes: BTreeSet<Wish>,
     /// What it offers of the resources that classes ask for.
     pub offers: Vec<Amount>,
@@ -90,7 +90,7 @@ pub const fn on_peer_loss(asked: crds::training_job::OnPeerLoss) -> OnPeerLoss {
 pub struct Terms {
     /// How long its pods may take to save and leave.
     pub grace: Duration,
-    /// What becomes of the others when a node is lost.
+    /// The rule for the others when a node is lost.
     pub on_peer_loss: OnPeerLoss,
     /// How long a silent node is waited for.
     pub peer_loss: Duration,

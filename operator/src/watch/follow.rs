@@ -89,7 +89,7 @@ enum Error {
     #[error("the watch ended early")]
     Early,
     #[error("{0}")]
-    Told(String),
+    Reported(String),
 }
 
 impl<S, K, T, M, F> Watch<S, K, M, F>
@@ -231,7 +231,7 @@ where
                     false
                 }
                 WatchEvent::Error(status) if status.code == GONE => return Err(Error::Gone),
-                WatchEvent::Error(status) => return Err(Error::Told(status.message.clone())),
+                WatchEvent::Error(status) => return Err(Error::Reported(status.message.clone())),
             };
             self.with(|mirror| mirror.note_current(now()));
             if news {

@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Frames of a link that are handled before the next link's.
 const FRAMES_AT_ONCE: usize = 64;
 
-/// What becomes of a call.
+/// The function that takes the outcome of a call.
 pub(crate) type Then = Box<dyn FnOnce(ChainOutcome<ChunkBytes>) + Send>;
 
 /// What a client is asked to do.

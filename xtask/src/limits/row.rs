@@ -9,7 +9,7 @@ use crate::tidy::File;
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// What it bounds: the doc comment up to its list.
+    /// The words that say what it bounds: the doc comment up to its list.
     pub(super) about: String,
     pub(super) expression: String,
     is_time: bool,

@@ -64,8 +64,8 @@ const EXEMPT: [&str; 2] = ["Cargo.lock", "LICENSE"];
 /// Where actions of others are named.
 const WORKFLOWS: &str = ".github/workflows/";
 
-/// Whether a line of a workflow names an action by anything else than a commit, with the version behind it. A tag can be moved to
-/// other code.
+/// Returns true if a line of a workflow names an action by anything other than a commit with the
+/// version behind it. A tag can be moved to other code.
 fn is_action_by_tag(line: &str) -> bool {
     let Some((_, action)) = line.split_once("uses: ") else {
         return false;

@@ -64,7 +64,7 @@ pub struct Parts<'a> {
     pub sources: &'a [&'a [u8]],
     /// As many numbers each in f32.
     pub partials: &'a [&'a [u8]],
-    /// What becomes of the sums.
+    /// The form of the sums.
     pub form: Form,
 }
 

@@ -62,7 +62,7 @@ pub enum Handover {
 pub struct Recovery {
     /// When outcomes are delivered.
     pub handover: Handover,
-    /// What becomes of the operations in flight.
+    /// The rule for the operations in flight when a peer is lost.
     pub on_peer_loss: OnPeerLoss,
     /// Whether the ranks do the same work, so that some can go on without others.
     pub replicated: bool,

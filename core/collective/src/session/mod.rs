@@ -67,7 +67,7 @@ pub struct Sessions<T> {
     over: Option<String>,
 }
 
-/// What becomes of a rank whose group was opened, or could not be.
+/// The answer to a rank whose group was opened, or could not be.
 #[derive(Debug)]
 pub struct OpeningAnswer<T> {
     /// The opening that is answered so.
@@ -421,7 +421,8 @@ impl<T> Sessions<T> {
         answer
     }
 
-    /// Nothing runs any more, for this reason. What becomes of the ranks that are there, for each of their groups.
+    /// Ends all that runs, for this reason. Returns the answers to the ranks that are there, for
+    /// each of their groups.
     pub fn give_up(&mut self, reason: String) -> Vec<(usize, OpeningAnswer<T>)> {
         let mut answers = Vec::new();
         for rank in 0..self.each.len() {

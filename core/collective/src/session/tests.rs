@@ -1,4 +1,4 @@
-//! What becomes of calls, groups and ranks between epochs.
+//! Tests of what happens to calls, groups and ranks between epochs.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ const LEAST_PAUSE: i64 = 10 * 60;
 /// The longest pause: a fault that lasted for days delays a validation by this much.
 const MOST_PAUSE: i64 = 4 * 3600;
 
-/// What is known of runs that do not start. As large as the nodes and open runs that exist.
+/// The record of runs that do not start. It is as large as the nodes and open runs that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// Since when open runs of policies could have started, by name.

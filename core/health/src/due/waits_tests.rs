@@ -10,7 +10,7 @@ const NOW: i64 = 1_000_000_000;
 const HOUR: i64 = 3600;
 /// Between two plans.
 const LOOK: i64 = 10;
-/// What a run takes.
+/// The seconds that a run takes.
 const RUN: i64 = 180;
 
 fn policy(nodes: usize, max_idle_nodes: usize) -> DuePolicy {

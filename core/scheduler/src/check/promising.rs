@@ -235,14 +235,14 @@ impl<'a> Facts<'a> {
         runs.flatten().copied()
     }
 
-    /// Whether pods of a job are still there.
+    /// Returns true if a job has pods that have not ended.
     fn occupies(&self, job: &Job) -> bool {
         let mut pods = self.pods.get(&job.key).into_iter().flatten();
         pods.any(|pod| !pod.terminal)
     }
 }
 
-/// Whether a promise is to be kept.
+/// Returns true if a promise is to be kept.
 pub(super) fn stands(promise: &Promise, now: Timestamp) -> bool {
     promise.until > now || promise.delayed_by.is_some()
 }

@@ -19,7 +19,7 @@ fn learns_at_most(old: &JobStatus, new: &JobStatus) -> bool {
     known == *old
 }
 
-/// Who has ended well in an attempt, as a status says.
+/// Returns the ranks that have ended well in an attempt, as a status says.
 fn completed(status: &JobStatus, attempt: u32) -> Option<&BTreeSet<u32>> {
     let completed = status.completed.as_ref();
     let completed = completed.filter(|completed| completed.attempt == attempt);
@@ -112,7 +112,8 @@ impl<'a> Facts<'a> {
             .collect()
     }
 
-    /// Who has ended well stays on record while the attempt holds nodes, and nobody else is.
+    /// Checks that the ranks that have ended well stay on record while the attempt holds nodes, and
+    /// that no other rank is on record.
     fn remembers_ends(old: &JobStatus, new: &JobStatus, well: &BTreeSet<u32>) -> Outcome {
         if new.completed == old.completed {
             return Ok(());

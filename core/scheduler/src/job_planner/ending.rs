@@ -12,7 +12,7 @@ use crate::status::{Failure, JobPhase};
 /// Times of failures that are kept: as many as may be forgiven.
 const MOST_RESTARTS: usize = 1000;
 
-/// What a job says of checkpoints that cannot be read now.
+/// The reason that a job gives when its checkpoints cannot be read now.
 const CHECKPOINT_UNAVAILABLE: &str = "CheckpointUnavailable";
 
 impl<'a> JobPlanner<'a> {
@@ -226,8 +226,9 @@ impl<'a> JobPlanner<'a> {
         self.set(Stuck, true, reason, text);
     }
 
-    /// Whether nothing keeps the job from training any more, now that every rank runs. Programs
-    /// that cannot read a checkpoint run for a moment, too: they say so, or save the next one.
+    /// Returns true if nothing keeps the job from training any more, now that every rank runs.
+    /// Programs that cannot read a checkpoint run for a moment, too: they say so, or save the next
+    /// one.
     pub(super) fn is_past_stuck(&self) -> bool {
         let stuck = self.status.conditions.get(&Stuck);
         let waits = self.status.unreadable > 0

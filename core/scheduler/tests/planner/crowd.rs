@@ -66,7 +66,7 @@ pub(crate) fn trouble(rng: &mut Rng) -> World {
     let prepares = rng.chance(1, 3);
     if prepares {
         world.policy.start_patience = Duration::from_secs(120);
-        world.policy.start_told_after = Duration::from_secs(rng.range(1..100));
+        world.policy.start_reported_after = Duration::from_secs(rng.range(1..100));
     }
     for index in 0..rng.range(3..12) {
         let name = format!("job-{index:03}");

@@ -462,7 +462,7 @@ fn a_promise_that_ends_while_one_of_its_nodes_is_validated_is_refused() {
     assert_eq!(changed(&over, wait), kept);
 }
 
-/// What a planner that knows of no promise to the first job would do.
+/// Checks the plan of a planner that knows of no promise to the first job.
 fn careless(snapshot: &Snapshot, seconds: u64) -> Result<(), &'static str> {
     let mut blind = snapshot.clone();
     blind.jobs[0].status.promise = None;

@@ -23,7 +23,7 @@ fn check(node: &str, when_busy: WhenBusy) -> Job {
     }
 }
 
-/// What a leader decides, second after second, of a snapshot that it is the only one to change.
+/// A leader that decides, second after second, on a snapshot that it alone changes.
 pub(crate) struct Leader {
     pub(crate) snapshot: Snapshot,
     sights: Sights,

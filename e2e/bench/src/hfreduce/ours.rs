@@ -21,7 +21,7 @@ pub(crate) struct Words {
     /// Threads that compute. None: one for each processor that the node has for itself.
     pub(crate) workers: Option<usize>,
     pub(crate) checksum: &'static str,
-    /// What becomes of the job when a node is lost; whether results have to be stable follows from it.
+    /// The rule for the job when a node is lost; whether results have to be stable follows from it.
     pub(crate) on_peer_loss: &'static str,
     /// Gangs of all transports are there at the same time, in the same namespaces.
     pub(crate) port: u16,

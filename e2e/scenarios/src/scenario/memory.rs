@@ -1,4 +1,5 @@
-//! What tenants may put into the API server, and the operator in the memory that the chart gives it.
+//! The operator in the memory that the chart gives it, beside all that tenants may put into the API
+//! server.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ async fn operators(context: &Context) -> Result<Vec<Pod>> {
         .items)
 }
 
-/// How often containers of the operator have ended.
+/// Counts the restarts of the operator's containers.
 async fn restarts(context: &Context) -> Result<i32> {
     let pods = operators(context).await?;
     ensure!(pods.len() == 2, "{} operators instead of two", pods.len());

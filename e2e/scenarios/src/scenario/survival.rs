@@ -31,7 +31,7 @@ const CROWDED: usize = 2 * IDLE;
 /// Seconds without progress after which a start is ended: longer than the minute after which gangs leave a node, and than
 /// the starts of other scenarios may take.
 const DEADLINE: u32 = 65;
-/// What the network agent of a node sets while it restarts.
+/// The taint that the network agent of a node sets while it restarts.
 const AGENT_TAINT: &str = "example.com/agent-not-ready";
 
 /// Keeps a Node object after its deletion, as node provisioners do while they drain it.
@@ -323,7 +323,7 @@ async fn starts_or_ends(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// How long a pod that starts may make no progress, on nodes of the first class.
+/// Sets how long a pod that starts may make no progress, on nodes of the first class.
 async fn set_deadline(context: &Context, seconds: u32) -> Result<()> {
     let fabrics: Api<Fabric> = Api::all(context.client.clone());
     let mut classes = json!(fabrics.get(names::FABRIC).await?.spec.classes);

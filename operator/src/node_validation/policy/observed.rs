@@ -22,16 +22,16 @@ pub(super) struct Observed {
     pub(super) policies: Vec<DuePolicy>,
     pub(super) nodes: Vec<DueNode>,
     pub(super) runs: Vec<Run>,
-    /// Those that have not ended, by name.
+    /// The runs that have not ended, by name.
     pub(super) open: BTreeMap<String, OpenRun>,
 }
 
-/// What it takes to delete a run that has not started, and only such.
+/// The data to delete a run with, only if it has not started.
 #[derive(Clone)]
 pub(super) struct OpenRun {
     pub(super) uid: String,
     pub(super) version: String,
-    /// What it waits for, in words.
+    /// The reason why it waits, in words.
     pub(super) why: String,
 }
 

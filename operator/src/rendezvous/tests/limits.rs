@@ -165,7 +165,7 @@ async fn before_its_hello_a_rank_sends_no_long_report() {
     assert!(began.elapsed() < Duration::from_secs(3));
 }
 
-/// What the operator's log would have: level `info` and above, of this thread.
+/// The text of the operator's log: level `info` and above, of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! What the containers of a pod say: that it waits, and for what, how far it is on its way to its
-//! trainer, that it runs, or how it ended.
+//! Reads what the containers of a pod say: that it waits, and for what, how far it is on its way to
+//! its trainer, that it runs, or how it ended.
 
 use contract::run_dir::{self, CauseKind};
 use contract::termination::{RunOutcome, TerminationMessage};

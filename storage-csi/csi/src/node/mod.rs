@@ -122,7 +122,7 @@ impl<M: Mounter> NodeService<M> {
     }
 
     /// Runs the work of a call when no other call works on the volume. It holds the lock until it
-    /// has ended, whatever becomes of the caller.
+    /// has ended, whatever happens to the caller.
     async fn alone(
         &self,
         id: &str,

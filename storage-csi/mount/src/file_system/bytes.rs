@@ -1,4 +1,4 @@
-//! Reads and writes of open files, and what becomes of their lengths.
+//! Reads and writes of open files, and what happens to their lengths.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,7 +22,7 @@ pub(crate) struct Group {
     pub(crate) members: Vec<Member>,
 }
 
-/// One rank in a group: what its process knows, whatever becomes of its sidecar.
+/// One rank in a group: what its process knows, whatever happens to its sidecar.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     /// With whom it opens the group, where that is not with its ranks.

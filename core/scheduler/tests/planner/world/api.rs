@@ -8,7 +8,7 @@ use scheduler::{
 
 use super::{Deed, Event, PodId, Running, Stored, World};
 
-/// How long a replica remembers a pod that ended well and is gone.
+/// The time for which a replica remembers a pod that ended well and is gone.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// A write that was refused: somebody else was first.

@@ -56,8 +56,8 @@ struct WatchedCopy<K, V> {
     /// The same, and what the leader knows of its own writes.
     shown: BTreeMap<K, (u64, V)>,
     position: u64,
-    /// What says whether a value is remembered when it is gone or replaced; and those that are:
-    /// as the leader knows, and as the watch of each replica has delivered.
+    /// The function that says whether a value is remembered when it is gone or replaced; and the
+    /// values that are: as the leader knows, and as the watch of each replica has delivered.
     is_remembered: fn(&V) -> bool,
     departed: Vec<(Duration, V)>,
     missed: Vec<(Duration, V)>,

@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Whether nobody but the ranks themselves is needed for the end of each.
+    /// Returns true if each rank can end without help from anybody but the ranks themselves.
     pub(super) fn ends_well(&self, job: &JobKey, attempt: u32) -> bool {
         let Some(run) = self.runs.get(&(job.clone(), attempt)) else {
             return false;

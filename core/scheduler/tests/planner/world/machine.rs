@@ -12,7 +12,7 @@ use super::{Event, LEASE, PodId, World};
 
 /// Silence after which the rendezvous service no longer counts a sidecar as alive.
 const QUIET: Duration = Duration::from_millis(3500);
-/// What a node offers without our agent.
+/// The words for what a node offers without our agent.
 const NO_AGENT: &str = "0 of 1 fireflyer.dev/node";
 /// Silence after which peers give a sidecar up.
 const GIVEN_UP: Duration = Duration::from_millis(2500);
@@ -57,7 +57,7 @@ impl Machine {
         *ready == Ready::True && !is_kept_away && self.has_agent()
     }
 
-    /// Whether the node offers itself.
+    /// Returns true if the node offers itself.
     pub(super) fn has_agent(&self) -> bool {
         self.node.short.as_deref() != Some(NO_AGENT)
     }

@@ -95,21 +95,22 @@ pub(crate) enum Event {
 pub(crate) enum Deed {
     Suspend(JobKey, bool),
     Delete(JobKey),
-    /// What some tools do by default, and the end of a namespace: what the job owns goes first.
+    /// A deletion as some tools do it by default, and the end of a namespace: what the job owns
+    /// goes first.
     DeleteForeground(JobKey),
     /// Creates a job as soon as its name is free.
     Create(Box<Job>, Program),
     Cordon(NodeName, bool),
     /// Our agent on a node goes, or is back.
     Agent(NodeName, bool),
-    /// What an agent does that restarts: a taint of its own keeps new pods away.
+    /// An agent restarts, or is back: a taint of its own keeps new pods away meanwhile.
     Taint(NodeName, bool),
     /// What an autoscaler does: a Node with a finalizer is deleted.
     DeleteNode(NodeName),
     /// What a drain does.
     Evict(JobKey, u32),
-    /// What the pods' garbage collector does when there are too many that have ended: so many of
-    /// them are deleted, those that were created first.
+    /// The pods' garbage collector finds too many that have ended: so many of them are deleted,
+    /// those that were created first.
     CollectPods(usize),
     /// A kubelet restarts, admits a pod anew that has ended, and refuses it.
     Rewrite,
@@ -173,7 +174,7 @@ pub(crate) struct Running {
     pub(crate) dialled: bool,
     /// Whether its launcher got SIGTERM.
     pub(crate) stopping: bool,
-    /// How many pods were created before it.
+    /// The number of pods that were created before it.
     pub(crate) born: u64,
 }
 
@@ -184,12 +185,13 @@ pub(crate) struct Run {
     pub(crate) started: Option<u64>,
     pub(crate) broken: bool,
     pub(crate) saving: bool,
-    /// Whether the operator asked one of its pods to save and leave.
+    /// True if the operator asked one of its pods to save and leave.
     pub(crate) is_asked: bool,
-    /// Whether its work is done, so that nobody needs the others any more; and who has ended well.
+    /// True if its work is done, so that nobody needs the others any more; and the ranks that have
+    /// ended well.
     pub(crate) finishing: bool,
     pub(crate) ended: BTreeSet<u32>,
-    /// Whether the pod of one of them went while nobody watched, or before it was written down.
+    /// True if the pod of one of them went while nobody watched, or before it was written down.
     pub(crate) unseen: bool,
     /// Since when it is known that nobody goes on.
     pub(crate) stuck: Option<Timestamp>,
@@ -220,9 +222,9 @@ pub(crate) struct World {
     pub(crate) operator: Operator,
     /// Pods that ended well and are gone, as every replica remembers them that watches.
     pub(crate) departed: Vec<CollectedPod>,
-    /// Whether checkpoints can neither be read nor written.
+    /// True if checkpoints can neither be read nor written.
     pub(crate) storage_away: bool,
-    /// How many pods were ever created.
+    /// The number of pods that were ever created.
     pub(crate) born: u64,
     /// What the leader knows, if that is not everything.
     pub(crate) copies: Option<Copies>,

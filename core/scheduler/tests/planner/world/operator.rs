@@ -14,7 +14,7 @@ const READ_AGAIN: Duration = Duration::from_secs(2);
 /// Then it looks although nothing has happened.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// When operators are killed, and what becomes of what they still had to write.
+/// The moments when operators are killed, and what happens to what they still had to write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crash {
     /// After these numbers of writes.
@@ -47,7 +47,7 @@ pub(crate) struct Operator {
     pub(super) tried: BTreeSet<JobKey>,
     next_wake: Option<u64>,
     pub(super) sights: Sights,
-    /// Whether nobody watches while nobody leads: there is no other replica.
+    /// True if nobody watches while nobody leads: there is no other replica.
     pub(crate) is_alone: bool,
     /// Until then no replica watches.
     pub(super) blind_until: Duration,

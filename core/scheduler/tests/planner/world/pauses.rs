@@ -1,4 +1,4 @@
-//! What holds for validations beside jobs, found without the planner's means: nobody is interrupted
+//! Checks the rules for validations beside jobs without the planner's means: nobody is interrupted
 //! for one that cannot start, none stands before a restart, and the place of whoever waits for one
 //! is not given away.
 
@@ -16,7 +16,7 @@ use super::World;
 struct Waiter<'a> {
     job: &'a Job,
     attempt: &'a Attempt,
-    /// Whether a validation has one of the attempt's nodes.
+    /// True if a validation has one of the attempt's nodes.
     is_delayed: bool,
 }
 
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// Whether a node is not for this job, because another waits for its place.
+    /// Returns true if a node is not for this job, because another waits for its place.
     fn is_somebody_elses(
         &self,
         key: &JobKey,
@@ -120,12 +120,12 @@ fn job_of<'a>(key: &JobKey, snapshot: &'a Snapshot) -> &'a Job {
     snapshot.jobs.iter().find(|job| job.key == *key).unwrap()
 }
 
-/// Whether the job was not asked to leave before.
+/// Returns true if the job was not asked to leave before.
 fn is_new(key: &JobKey, snapshot: &Snapshot) -> bool {
     job_of(key, snapshot).status.phase != JobPhase::Interrupting
 }
 
-/// Whether a validation interrupts the job that could start if the job were not there.
+/// Returns true if a validation that interrupts could start if the job were not there.
 fn has_a_reason(key: &JobKey, snapshot: &Snapshot) -> bool {
     let job = job_of(key, snapshot);
     let is_it = |attempt: &&Attempt| attempt.job == *key && attempt.number == job.status.attempt;
@@ -147,7 +147,7 @@ fn has_a_reason(key: &JobKey, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Whether nothing speaks against the node.
+/// Returns true if nothing speaks against the node.
 fn is_well(node: &Node, now: Timestamp) -> bool {
     let suspect = node.suspect_until.is_some_and(|until| until > now);
     let is_kept_away = node.taint.is_some() || node.foreign_taint.is_some();

@@ -127,7 +127,7 @@ fn creations() -> Vec<Action> {
 
 #[tokio::test]
 async fn pods_are_built_from_the_template_of_the_job_that_was_planned_alone() {
-    /// What the API server has by now.
+    /// Returns the job that the API server has by now, as its answer.
     fn now(change: impl FnOnce(&mut Value)) -> (u16, Value) {
         let mut job = job_json(9);
         change(&mut job);
