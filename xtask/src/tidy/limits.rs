@@ -278,17 +278,6 @@ const ALLOWED: &[Allowed] = &[
         "bounded by what may be in flight",
     ),
     allow(
-        "python/fireflyer/checkpoint/manifest.py",
-        &["LIMIT_BYTES"],
-        "not moved yet",
-    ),
-    allow("python/fireflyer/progress.py", &["TEXT_LIMIT"], CUT),
-    allow(
-        "python/fireflyer/run.py",
-        &["_PROCS_LIMIT"],
-        "the schema's own limit",
-    ),
-    allow(
         "validator/src/checks/",
         &[],
         "how much a check writes, reads and compares",
