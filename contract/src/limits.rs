@@ -26,6 +26,13 @@ pub const ASSIGNMENT_LIMIT_BYTES: u64 = 8 << 20;
 /// - Test: `a_task_that_cannot_be_is_refused_with_its_reason`
 pub const TASK_LIMIT_BYTES: usize = 64 << 10;
 
+/// Time that two nodes which are to measure the network between them wait for each other: the node
+/// whose run got it first is idle meanwhile.
+///
+/// - At the limit: ends: the check is skipped, and says so
+/// - Test: `a_partner_that_does_not_come_is_skipped_with_the_reason`, with 1 s
+pub const PARTNER_SECONDS: u32 = 120;
+
 /// A progress report, an acknowledgement or a cause in the run directory: a few numbers and a
 /// digest.
 ///

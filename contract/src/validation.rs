@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-pub use crate::limits::TASK_LIMIT_BYTES;
+pub use crate::limits::{PARTNER_SECONDS, TASK_LIMIT_BYTES};
 use serde::{Deserialize, Serialize};
 
 /// Its file in the attempt's ConfigMap.
@@ -16,9 +16,6 @@ pub const VERSION: u32 = 1;
 pub const DEADLINE_SECONDS: RangeInclusive<u32> = 1..=86_400;
 /// Port at which a validator waits for that of its partner node.
 pub const PORT: u16 = 9410;
-/// How long two nodes that are to measure the network between them wait for each other: the node
-/// whose run got it first is idle meanwhile.
-pub const PARTNER_SECONDS: u32 = 120;
 /// Most checks of a run.
 pub const MAX_CHECKS: usize = 32;
 /// Most screens of a check: one for each device that it can report.

@@ -8,6 +8,7 @@ pub mod args;
 pub mod backend;
 pub mod folder;
 pub mod labels;
+mod limits;
 pub mod metrics;
 pub mod pb;
 pub mod plugin;

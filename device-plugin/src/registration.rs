@@ -10,8 +10,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-/// How long the kubelet may take from its answer to following us.
-pub const CONFIRM_WITHIN: Duration = Duration::from_secs(10);
+use crate::limits::CONFIRM_WITHIN;
+
 /// First wait after a failed registration or a lost stream; it doubles with each in a row.
 pub const RETRY_FIRST: Duration = Duration::from_millis(200);
 /// Longest wait between registrations.

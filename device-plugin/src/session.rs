@@ -4,7 +4,7 @@
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server};
 use tracing::{debug, warn};
 
+use crate::limits::{DRAIN_WITHIN, REGISTER_WITHIN};
 use crate::pb::VERSION;
 use crate::pb::v1beta1::RegisterRequest;
 use crate::pb::v1beta1::device_plugin_server::DevicePluginServer;
@@ -24,10 +25,6 @@ use crate::service::Service;
 
 /// The kubelet's socket in the plugin folder.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
-/// How long the kubelet may take to answer a registration: it dials us meanwhile, for up to 10 s.
-const REGISTER_WITHIN: Duration = Duration::from_secs(12);
-/// How long calls in progress may take when the socket closes.
-const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
@@ -196,4 +193,57 @@ fn sweep(folder: &Path, resource: Resource) {
 fn nobody_listens(socket: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(socket)
         .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::Arc;
+
+    use daemon::Registry;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::testing;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_does_not_answer_a_registration_is_not_waited_for_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let _silent = UnixListener::bind(folder.path().join(KUBELET_SOCKET)).unwrap();
+        let began = Instant::now();
+        let registered = register(folder.path(), Path::new("gpu.sock"), Resource::Gpu).await;
+        let error = registered.unwrap_err();
+        assert!(matches!(error, RegisterError::Refused(_)), "{error}");
+        let took = began.elapsed();
+        assert!(
+            (REGISTER_WITHIN..2 * REGISTER_WITHIN).contains(&took),
+            "{took:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_keeps_a_socket_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = Metrics::new(&Registry::new("1.2.3").unwrap()).unwrap();
+        let (_hardware, inventory) = watch::channel(Arc::new(testing::inventory()));
+        let session =
+            KubeletSession::open(folder.path(), Resource::Gpu, |streams, closing| Service {
+                resource: Resource::Gpu,
+                inventory,
+                streams,
+                closing,
+                metrics,
+            });
+        let session = session.unwrap();
+        let path = session.path().to_owned();
+        let _silent = UnixStream::connect(&path).unwrap();
+        // Time stands still until the server has accepted it.
+        tokio::time::sleep(DRAIN_WITHIN).await;
+        let began = Instant::now();
+        session.close().await;
+        let took = began.elapsed();
+        assert!((DRAIN_WITHIN..2 * DRAIN_WITHIN).contains(&took), "{took:?}");
+        assert!(!path.exists());
+    }
 }

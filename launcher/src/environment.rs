@@ -4,16 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use contract::limits::MAX_PROCS_PER_NODE;
 use contract::run_dir::{Roster, RosterNode};
 
-/// Ranks a node can hold; the API allows no more.
-const PROCS_LIMIT: u32 = 64;
-
-/// Between SIGTERM and SIGKILL of ranks that must end, where the operator says nothing: what
-/// `failurePolicy.exitSeconds` is by default. Only when they are gone is the pod's end seen, and
-/// the gang's other pods are ended: `exit_margin` in the scheduler's policy adds up when all are
-/// gone.
-pub(crate) const EXIT: Duration = Duration::from_secs(1);
+use crate::limits::EXIT;
 
 /// What is wrong with what the launcher was given.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,8 +58,11 @@ impl GangPlace {
             procs_per_node: number("FIREFLYER_PROCS_PER_NODE")?,
             exit: exit.map_or(EXIT, |seconds| Duration::from_secs(seconds.into())),
         };
-        if place.procs_per_node == 0 || place.procs_per_node > PROCS_LIMIT {
-            let problem = format!("{} is not in 1..={PROCS_LIMIT}", place.procs_per_node);
+        if place.procs_per_node == 0 || place.procs_per_node > MAX_PROCS_PER_NODE {
+            let problem = format!(
+                "{} is not in 1..={MAX_PROCS_PER_NODE}",
+                place.procs_per_node
+            );
             return Err(Error::Variable {
                 name: "FIREFLYER_PROCS_PER_NODE",
                 problem,
@@ -242,12 +239,11 @@ mod tests {
 
     #[test]
     fn a_variable_that_makes_no_sense_is_named() {
-        assert!(
-            place("0")
-                .unwrap_err()
-                .to_string()
-                .contains("FIREFLYER_PROCS_PER_NODE")
-        );
+        assert!(place("64").is_ok());
+        for procs in ["0", "65"] {
+            let error = place(procs).unwrap_err().to_string();
+            assert!(error.contains("FIREFLYER_PROCS_PER_NODE"), "{error}");
+        }
         assert!(place("many").unwrap_err().to_string().contains("`many`"));
     }
 }

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_secs(100);
-    const EXIT: Duration = crate::environment::EXIT;
+    const EXIT: Duration = crate::limits::EXIT;
 
     fn ended(rank: usize, ending: Ending) -> Input {
         Input::Ended {
@@ -323,7 +323,7 @@ mod tests {
     fn a_pod_ends_within_the_1_5_s_after_its_first_failed_rank_that_the_policy_counts_with() {
         let mut gang = Gang::new(2, EXIT);
         gang.step(NOW, ended(0, Ending::Code(1)));
-        let killed_by = NOW + Duration::from_millis(1500) - crate::output::DRAIN;
+        let killed_by = NOW + Duration::from_millis(1500) - crate::limits::DRAIN;
         assert_eq!(
             gang.step(killed_by, Input::Tick),
             [Effect::KillGroup { rank: 1 }]

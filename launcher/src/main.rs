@@ -5,6 +5,7 @@
 mod args;
 mod environment;
 mod gang;
+mod limits;
 mod output;
 mod pause;
 mod processes;

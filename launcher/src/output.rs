@@ -7,12 +7,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What is kept of each rank. The report carries one rank's tail and must stay below 3 KiB.
-pub(crate) const TAIL_BYTES: usize = 2048;
+use crate::limits::TAIL_BYTES;
+
 /// A longer line is passed on in parts of this size: the memory of a stream is bounded. Prefixes
 /// come on top, one for each byte at the most, where all lines are empty.
 const LINE_BYTES: usize = 64 * 1024;
@@ -23,9 +22,6 @@ const PATIENCE: Timespec = Timespec {
 };
 /// Two streams for each of up to 64 ranks: the threads only copy, so their stacks are small.
 const STACK_BYTES: usize = 64 * 1024;
-/// How long the last output may take to arrive after the last rank is over. It is longer only
-/// when something the ranks left behind holds their pipes.
-pub(crate) const DRAIN: Duration = Duration::from_millis(500);
 
 /// The last bytes that a rank printed, of both its streams. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -196,6 +192,17 @@ mod tests {
             text.starts_with("line ") && text.ends_with("line 999\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_report_keeps_the_last_2_kib_of_a_rank() {
+        let tail = Tail::default();
+        tail.push(b"a");
+        tail.push(&[b'x'; 2047]);
+        assert!(tail.text().len() == 2048 && tail.text().starts_with('a'));
+        tail.push(b"b");
+        let text = tail.text();
+        assert!(text.len() == 2048 && text.starts_with('x') && text.ends_with("xb"));
     }
 
     #[test]

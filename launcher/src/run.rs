@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal};
 use crate::args::Args;
 use crate::environment::{self, GangPlace};
 use crate::gang::{Effect, Ending, Gang, GangOutcome, Input};
+use crate::limits::{DRAIN, ROSTER_PATIENCE};
 use crate::output::{self, Shared, Tail};
 use crate::processes;
 use crate::report;
@@ -28,9 +29,7 @@ const NOTICES: usize = 64;
 const ENDING_TICK: Duration = Duration::from_millis(200);
 /// The time between checks of whether the ranks may run on.
 const VOID_TICK: Duration = Duration::from_secs(1);
-/// The sidecar writes the roster before its startup probe passes, so it is there; this covers a
-/// folder that shows it late.
-const ROSTER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often is looked for the roster.
 const ROSTER_TICK: Duration = Duration::from_millis(50);
 /// Has a process that catches it print its stacks: Python's `faulthandler` does, and so the wheel.
 const SIGUSR1: i32 = 10;
@@ -69,7 +68,7 @@ fn supervise(args: &Args) -> Result<i32, Error> {
     signals::listen(sender).map_err(Error::Signals)?;
     processes::adopt_orphans().map_err(Error::Orphans)?;
     let place = GangPlace::read(|name| std::env::var(name).ok())?;
-    let Some(roster) = roster(args, &notices)? else {
+    let Some(roster) = roster(args, &notices, ROSTER_PATIENCE)? else {
         let message = report::message(GangOutcome::Interrupted(None), &place, &[], None, None);
         report::write(&message, &args.termination_log);
         return Ok(GangOutcome::Interrupted(None).exit_code());
@@ -81,8 +80,12 @@ fn supervise(args: &Args) -> Result<i32, Error> {
 }
 
 /// The gang's roster; none when the pod was asked to stop before there was one.
-fn roster(args: &Args, notices: &Receiver<Notice>) -> Result<Option<Roster>, Error> {
-    let deadline = Instant::now() + ROSTER_PATIENCE;
+fn roster(
+    args: &Args,
+    notices: &Receiver<Notice>,
+    patience: Duration,
+) -> Result<Option<Roster>, Error> {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(roster) = Roster::read(&args.run_dir)? {
             return Ok(Some(roster));
@@ -362,7 +365,7 @@ impl<'a> Ranks<'a> {
 
     /// Collects the last output, ends what the ranks left behind, and reports.
     fn leave(mut self, verdict: GangOutcome) {
-        let deadline = Instant::now() + output::DRAIN;
+        let deadline = Instant::now() + DRAIN;
         while self.copies.iter().any(|copy| !copy.is_finished()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -377,5 +380,25 @@ impl<'a> Ranks<'a> {
             let rank = self.place.rank(failure.rank);
             report::say(&format!("launcher: rank {rank} failed: {}", failure.ending));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_roster_that_does_not_come_in_time_is_missed_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = Args {
+            run_dir: dir.path().to_owned(),
+            termination_log: PathBuf::new(),
+            program: "true".into(),
+            arguments: Vec::new(),
+        };
+        let (_sender, notices) = sync_channel(1);
+        let error = roster(&args, &notices, Duration::ZERO).unwrap_err();
+        let message = report::unable(&error).log.unwrap();
+        assert!(message.contains("roster.json within 10 s"), "{message}");
     }
 }

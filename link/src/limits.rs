@@ -26,7 +26,7 @@ pub(crate) const PROOF_TIME: Duration = Duration::from_secs(2);
 /// Time of a peer that has proved who it is for its next message, until a link is open.
 ///
 /// - At the limit: ends: the connection is closed and dialed again
-/// - Test: `who_sends_byte_by_byte_is_not_waited_for_longer`, with 300 ms
+/// - Test: `a_peer_that_says_no_more_after_its_proof_is_closed_after_three_seconds`
 pub(crate) const MESSAGE_TIME: Duration = Duration::from_secs(3);
 
 /// Size of one shared segment: more than the gradients of any model that one node holds.

@@ -19,15 +19,9 @@ from collections import deque
 from collections.abc import Callable
 
 from .collective_error import HFReduceError
+from .limits import CALLBACK_DEPTH, CALLBACK_SECONDS, CALLBACKS_BESIDE
 
 _log = logging.getLogger(__name__)
-
-#: Depth of callbacks inside callbacks from which on they share threads.
-DEPTH = 16
-#: Callbacks of a depth that run at once.
-BESIDE = 16
-#: How long a callback runs before the next one begins beside it, in seconds.
-PATIENCE_SECONDS = 5.0
 
 #: Resolves a future: with its operation's outcome, or with an error that takes its place.
 Resolve = Callable[["HFReduceError | None"], None]
@@ -46,7 +40,7 @@ class Level:
     """Futures that were asked for at one depth, and the threads that resolve them."""
 
     def __init__(
-        self, depth: int, beside: int = BESIDE, patience_seconds: float = PATIENCE_SECONDS
+        self, depth: int, beside: int = CALLBACKS_BESIDE, patience_seconds: float = CALLBACK_SECONDS
     ) -> None:
         self._depth, self._beside, self._patience = depth, beside, patience_seconds
         self._changed = threading.Condition()
@@ -141,7 +135,7 @@ _levels: list[Level] = []
 
 def depth() -> int:
     """How many callbacks the current thread is inside of: a future that it asks for is resolved at this depth."""
-    return min(_depth.value, DEPTH)
+    return min(_depth.value, CALLBACK_DEPTH)
 
 
 def run(resolve: Resolve, at: int) -> None:
@@ -160,7 +154,7 @@ def drain(limit_seconds: float) -> None:
 def _reset() -> None:
     """Begins anew. In a forked child the threads are the parent's, and one of them may hold a lock."""
     _depth.value = 0
-    _levels[:] = [Level(one) for one in range(DEPTH + 1)]
+    _levels[:] = [Level(one) for one in range(CALLBACK_DEPTH + 1)]
 
 
 _reset()

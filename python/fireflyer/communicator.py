@@ -24,6 +24,7 @@ from .call import Call
 from .collective_error import HFReduceError
 from .completer import Completer, Finish
 from .gpu import GpuTransfers
+from .limits import CLOSE_SECONDS
 from .tensors import DTYPES, as_bytes, receive
 from .work import HFReduceWork
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from .gloo import Gloo
     from .pairs import Policy
 
-#: How long the end of a group waits for operations that are still in flight, in seconds.
-_CLOSE_SECONDS = 2.0
 #: How long a group of some ranks that this one has closed is waited for: its end frees what it holds.
 _DAY_SECONDS = 86_400.0
 
@@ -244,10 +243,10 @@ def _close(completer: Completer, client: Client, opened: list[Group], is_part: b
     closed = False
     for lane in opened if is_part else ():
         try:
-            ticket = client.call(Call("close"), None, group=lane, timeout=_CLOSE_SECONDS)
+            ticket = client.call(Call("close"), None, group=lane, timeout=CLOSE_SECONDS)
         except HFReduceError:
             continue  # The sidecar is gone, and the group with it.
         work = HFReduceWork("close", [])
         completer.add(work, functools.partial(client.wait, ticket, None, timeout=_DAY_SECONDS))
         closed = True
-    completer.close(0.0 if closed else _CLOSE_SECONDS)
+    completer.close(0.0 if closed else CLOSE_SECONDS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .collective_error import HFReduceError
 from .environment import FALLBACK, RUN_DIR, Environment
+from .limits import ATTACH_SECONDS
 
 if TYPE_CHECKING:
     from ._native import Client
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 #: File of the sidecar's socket in the run directory.
 SOCKET = "hfreduce.sock"
-#: How long a sidecar that has a socket may take to answer, in seconds.
-ATTACH_SECONDS = 60.0
 
 #: When, among what is done at a process's end, it says that it leaves: what may still talk to others comes first.
 _LAST = -100

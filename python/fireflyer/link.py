@@ -15,12 +15,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .collective_error import HFReduceError
+from .limits import GREETING_SECONDS, STRANGERS_LIMIT
 
 #: Bytes of a name and of a secret.
 KEY_BYTES = 16
-#: Strangers that are turned away before the listener gives up.
-_UNAUTHENTICATED = 64
-_GREETING_SECONDS = 5.0
 #: The numbers of a message.
 _HEAD = struct.Struct("<QQQ")
 #: Of a text that goes with a message.
@@ -96,10 +94,10 @@ def accept(listener: socket.socket, keys: bytes, ways: int, timeout: float) -> l
     """The other's connections, one for each way."""
     found: dict[int, socket.socket] = {}
     end = time.monotonic() + timeout
-    for _ in range(ways + _UNAUTHENTICATED):
+    for _ in range(ways + STRANGERS_LIMIT):
         listener.settimeout(max(end - time.monotonic(), 0.001))
         connection, _ = listener.accept()
-        connection.settimeout(_GREETING_SECONDS)
+        connection.settimeout(GREETING_SECONDS)
         try:
             greeting = connection.recv(KEY_BYTES + 1)
         except OSError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from . import link
 from .call import Call
 from .collective_error import HFReduceError
+from .limits import JOIN_SECONDS
 from .link import Link
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ _log = logging.getLogger(__name__)
 SLOTS = 4
 #: Ways that tensors go: to the other GPU before the host, and back.
 WAYS = 2
-#: How long one process waits for the other's connections, once both have said that they are there.
-_JOIN_SECONDS = 60.0
 _UUID_BYTES = 16
 #: GPUs that one can be linked with, of those that are named.
 _LINKS = 16
@@ -179,8 +178,8 @@ class _Offer:
 
         pair = Pair(self._inbox, other[:_HANDLE_BYTES])
         if self.listener is not None:
-            return pair, link.accept(self.listener, self._keys, WAYS, _JOIN_SECONDS)
-        return pair, link.connect(other[_HANDLE_BYTES:], WAYS, _JOIN_SECONDS)
+            return pair, link.accept(self.listener, self._keys, WAYS, JOIN_SECONDS)
+        return pair, link.connect(other[_HANDLE_BYTES:], WAYS, JOIN_SECONDS)
 
 
 def _tried(step: Callable, rank: int):

@@ -17,12 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import SupportsFloat
 
-_log = logging.getLogger(__name__)
+from .limits import PERIOD_SECONDS, TEXT_LIMIT
 
-#: At most one write of the progress in this time, in seconds; the sidecar reads it as often.
-PERIOD_SECONDS = 1.0
-#: Longest text that is reported, in characters.
-TEXT_LIMIT = 500
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

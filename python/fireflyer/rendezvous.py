@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
 
 from .environment import Environment
+from .limits import ROSTER_SECONDS
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -30,8 +31,8 @@ ROSTER = "roster.json"
 SCHEME = "fireflyer"
 #: How long a process waits for a key unless ``init_process_group`` says otherwise; PyTorch's own.
 _TIMEOUT = timedelta(minutes=30)
-#: How long a sidecar that restarts may take to write the members, and how often to look, in seconds.
-_ROSTER_SECONDS, _LOOK = 60.0, 0.05
+#: How often to look for the members, in seconds.
+_LOOK = 0.05
 #: The key under which a node's server has its port.
 _PORT = "fireflyer/store/{}"
 #: The store of each address of rank 0. PyTorch does not keep the Python object, and needs it.
@@ -119,7 +120,7 @@ class _Members:
         self._path = path
         self._seen: tuple[int, int] | None = None
         self._nodes: list[dict[str, Any]] = []
-        end = time.monotonic() + _ROSTER_SECONDS
+        end = time.monotonic() + ROSTER_SECONDS
         while not self._read():
             if time.monotonic() > end:
                 raise ValueError(

@@ -16,14 +16,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from .limits import GRACE_SECONDS, PROCS_LIMIT
 from .sidecars import NotReadyError, Sidecars, free_port
 
 #: Names the sidecar's program, if it is not in PATH.
 SIDECAR = "FIREFLYER_SIDECAR"
-#: Most processes of a node; the API allows no more.
-_PROCS_LIMIT = 64
-#: How long the others may go on once a process has failed, and how long any may take to end when asked, in seconds.
-_GRACE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 
 
@@ -73,10 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     nodes = options.nodes or (2 if options.procs % 2 == 0 else 1)
     per_node, rest = divmod(options.procs, nodes) if nodes > 0 else (0, 0)
-    if not 1 <= per_node <= _PROCS_LIMIT or rest:
+    if not 1 <= per_node <= PROCS_LIMIT or rest:
         raise RunError(
             f"failed to divide {options.procs} processes between {nodes} nodes: use a multiple of the nodes, "
-            f"at most {_PROCS_LIMIT} for each"
+            f"at most {PROCS_LIMIT} for each"
         )
     if not Path(options.script).is_file():
         raise RunError(f"failed to find the script {options.script}")
@@ -139,7 +136,7 @@ class _Processes:
                     # Ended by a signal: as a shell says it.
                     code = process.returncode
                     status = code if code > 0 else 128 - code
-                    deadline = time.monotonic() + _GRACE_SECONDS
+                    deadline = time.monotonic() + GRACE_SECONDS
             time.sleep(_PAUSE_SECONDS)
         return status
 
@@ -149,7 +146,7 @@ class _Processes:
             process.terminate()
         for process in self._processes:
             try:
-                process.wait(_GRACE_SECONDS)
+                process.wait(GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-#: A sidecar that is not ready by then never is, in seconds.
-_READY_SECONDS = 30.0
+from .limits import READY_SECONDS
+
 _PAUSE_SECONDS = 0.02
 
 
@@ -86,7 +86,7 @@ class Sidecars:
         return "\n".join(self.log(node).read_text(errors="replace") for node in range(self.nodes))
 
     def _wait_until_ready(self) -> None:
-        end = time.monotonic() + _READY_SECONDS
+        end = time.monotonic() + READY_SECONDS
         for node in range(self.nodes):
             ready = [self.program, "ready", f"--run-dir={self.run_dir(node)}"]
             while subprocess.run(ready, stdout=subprocess.DEVNULL, check=False).returncode != 0:

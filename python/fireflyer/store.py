@@ -17,12 +17,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-#: How long a server may take to accept a connection: it has run since the process group was made.
-_CONNECT = timedelta(seconds=10)
+from .limits import CONNECT_SECONDS, STORE_SECONDS
+
+_CONNECT = timedelta(seconds=CONNECT_SECONDS)
 #: How often a call that waits checks whether the server is still in use, in seconds.
 _LOOK = 0.5
-#: How long after its timeout a call may take to return, in seconds: then its server does not answer.
-_GRACE = 2.0
 
 
 class Store(dist.Store):
@@ -117,7 +116,7 @@ class Store(dist.Store):
     def _call(self, method: str, *arguments: Any, timeout: timedelta | None = None) -> Any:
         limit = self.timeout if timeout is None else timeout
         what = f"failed to {method} {arguments[0] if arguments else ''}".rstrip()[:200]
-        end = time.monotonic() + limit.total_seconds() + _GRACE
+        end = time.monotonic() + limit.total_seconds() + STORE_SECONDS
         node = self._lowest()
         idle = self._take(node)
         answered: queue.SimpleQueue = queue.SimpleQueue()

@@ -14,11 +14,9 @@ use crate::call::Call;
 use crate::client::{Client, Group, WHOM, seconds};
 use crate::error::raise;
 use crate::gpu::Gpu;
+use crate::limits::QUEUE;
 use crate::memory;
 use crate::waiting::{interruptibly, interruptibly_or};
-
-/// Collectives that may wait to be called, each with memory for its input; who begins a further one waits.
-const QUEUE: usize = 256;
 
 /// What the thread does next.
 enum Turn {

@@ -8,6 +8,7 @@ mod collectives;
 mod copying;
 mod error;
 mod gpu;
+mod limits;
 mod memory;
 mod pair;
 mod waiting;

@@ -235,6 +235,20 @@ class CallbacksTest(unittest.TestCase):
         level.drain(time.monotonic() + 60)
         self.assertEqual(after, [None])
 
+    def test_callbacks_inside_sixteen_others_take_turns(self):
+        depths, is_over = [], threading.Event()
+
+        def go_on(error):
+            depths.append(callbacks.depth())
+            if len(depths) == 18:
+                is_over.set()
+            else:
+                callbacks.run(go_on, callbacks.depth())
+
+        callbacks.run(go_on, callbacks.depth())
+        self.assertTrue(is_over.wait(60))
+        self.assertEqual(depths, [*range(1, 17), 16, 16])
+
     def test_callbacks_of_a_depth_run_one_after_another_in_order(self):
         level, order = callbacks.Level(0, patience_seconds=60), []
         inside = threading.Lock()

@@ -7,6 +7,8 @@ PyTorch knows nothing of the stand-in's memory, so these tests act below it, by 
 import ctypes
 import os
 import signal
+import socket
+import threading
 import types
 import unittest
 import unittest.mock
@@ -16,7 +18,7 @@ import numpy
 import test_gpu
 import torch
 import torch.distributed as dist
-from fireflyer import HFReduceError, Options, creation, gpu, nvlink
+from fireflyer import HFReduceError, Options, creation, gpu, link, nvlink, pairs
 from fireflyer.call import Call
 from fireflyer.pairs import GpuRecord, Policy, match
 from fireflyer.work import HFReduceWork
@@ -267,6 +269,60 @@ class MatchTest(unittest.TestCase):
     def test_a_card_is_what_it_was(self):
         (card, *_) = self.cards({1, 2}, {0}, {0})
         self.assertEqual(GpuRecord.unpack(card.pack()), card)
+
+
+class LinkTest(unittest.TestCase):
+    def listen(self):
+        """A process that waits for its other one, and the key."""
+        keys = link.keys()
+        listener = link.listen(keys)
+        self.addCleanup(listener.close)
+        return listener, keys
+
+    def closed(self, connections):
+        """They are, after the test."""
+        for connection in connections:
+            self.addCleanup(connection.close)
+        return connections
+
+    def stranger(self, keys):
+        """A connection of somebody who has only seen the name."""
+        stranger = self.enterContext(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        stranger.connect(link._address(keys))
+        return stranger
+
+    def test_sixty_four_strangers_are_turned_away_and_no_more(self):
+        def accepted(strangers):
+            listener, keys = self.listen()
+
+            def connect():
+                for _ in range(strangers):
+                    stranger = self.stranger(keys)
+                    stranger.send(b"?")
+                    stranger.recv(1)  # Nothing, once it is turned away.
+                self.closed(link.connect(keys, 2, 60))
+
+            others = threading.Thread(target=connect)
+            others.start()
+            try:
+                return len(self.closed(link.accept(listener, keys, 2, 60)))
+            finally:
+                others.join()
+
+        self.assertEqual(accepted(64), 2)
+        with self.assertRaisesRegex(OSError, "too many connections without the key"):
+            accepted(65)
+
+    def test_who_does_not_come_or_greet_in_time_is_not_waited_for(self):
+        listener, keys = self.listen()
+        silent = self.stranger(keys)
+        self.closed(link.connect(keys, 2, 60))
+        with unittest.mock.patch.object(link, "GREETING_SECONDS", 0.05):
+            self.assertEqual(len(self.closed(link.accept(listener, keys, 2, 60))), 2)
+        self.assertEqual(silent.recv(1), b"")
+        with self.assertLogs("fireflyer", "WARNING") as logs:
+            self.assertIsNone(pairs._tried(lambda: link.accept(listener, keys, 2, 0.05), 3))
+        self.assertIn("rank 3 and its peer cannot use the NVLink", logs.output[0])
 
 
 class PolicyTest(unittest.TestCase):

@@ -60,6 +60,12 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual(ack, {"attempt": 2, "step": 4, "digest": "cd"})
         self.assertEqual([path.name for path in self.run_dir.iterdir()], ["ack.json"])
 
+    def test_a_text_of_more_than_five_hundred_characters_is_cut(self):
+        for length, told in ((500, "x" * 500), (501, "x" * 499 + "…")):
+            self.progress.ending("NoUsableCheckpoint", "x" * length)
+            cause = json.loads((self.run_dir / "cause.json").read_text(encoding="utf-8"))
+            self.assertEqual(cause["message"], told)
+
     def test_telling_never_fails_the_training(self):
         with self.assertLogs("fireflyer.progress") as logs:
             lost = Progress(self.run_dir / "gone")

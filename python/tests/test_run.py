@@ -8,9 +8,11 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import sidecars
 from fireflyer import run
+from fireflyer import sidecars as ours
 
 SUM = """
 import sys
@@ -55,10 +57,18 @@ class RunTest(unittest.TestCase):
             "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"
         )
         # The grace is for programs that report what they lost.
-        program = "import fireflyer.run as run, sys; run._GRACE_SECONDS = 0.2; sys.exit(run.main())"
+        program = "import fireflyer.run as run, sys; run.GRACE_SECONDS = 0.2; sys.exit(run.main())"
         command = [sys.executable, "-c", program, "run", "-n", "2", script]
         ended = subprocess.run(command, timeout=60, check=False)
         self.assertEqual(ended.returncode, 3)
+
+    def test_sidecars_that_do_not_join_in_time_are_an_error(self):
+        program = self.folder / "sidecar"
+        program.write_text('#!/bin/sh\n[ "$1" = ready ] && exit 1\necho alone; exec sleep 1000\n')
+        program.chmod(0o755)
+        with mock.patch.object(ours, "READY_SECONDS", 0):
+            refused = self.refused("--sidecar", str(program), self.script(""))
+        self.assertIn("the sidecar of node 0 did not join", refused)
 
     def test_what_cannot_run_is_refused_with_what_to_do(self):
         script = self.script("")

@@ -128,6 +128,18 @@ class StateTest(Case):
                     begin(self.checkpoint(box=Box({"here": value})))
             self.assertEqual(self.saved(), [])
 
+    def test_a_state_may_be_64_levels_deep(self):
+        def nested(levels):
+            return [nested(levels - 1)] if levels > 0 else "here"
+
+        # Its box is a level, too.
+        box = Box(nested(63))
+        self.checkpoint(box=box).save(0)
+        self.checkpoint(attempt=2, box=box).resume()
+        self.assertEqual(box.value, nested(63))
+        with self.assertRaisesRegex(StateError, "nested more than 64 levels deep"):
+            self.checkpoint(box=Box(nested(64))).save(1)
+
     def test_what_cannot_be_stored_any_more_ends_the_run_at_the_next_save(self):
         box = Box(1)
         checkpoint = self.checkpoint(box=box, interval_seconds=0)
@@ -147,10 +159,11 @@ class StateTest(Case):
     def test_a_manifest_that_nobody_could_read_is_not_written(self):
         writer = self.checkpoint(box=Box(torch.zeros(1)))
         writer.save(1)
+        size = (self.root / "attempt-1/step-1/manifest.json").stat().st_size
         with (
-            mock.patch.object(manifest, "LIMIT_BYTES", 2000),
+            mock.patch.object(manifest, "MANIFEST_LIMIT_BYTES", size - 1),
             self.assertRaisesRegex(
-                CheckpointError, r"manifest has \d+ bytes, at most 2000 can be read"
+                CheckpointError, rf"manifest has {size} bytes, at most {size - 1} can be read"
             ),
         ):
             writer.save(2)

@@ -192,13 +192,28 @@ class MovingTest(unittest.TestCase):
             lone.set_timeout(timedelta(seconds=1))
             since = time.monotonic()
             with (
-                mock.patch.object(store, "_GRACE", 0.0),
+                mock.patch.object(store, "STORE_SECONDS", 0.0),
                 self.assertRaisesRegex(
                     dist.DistStoreError, "failed to get key: the store on node 1"
                 ),
             ):
                 lone.get("key")
             self.assertLess(time.monotonic() - since, 20)
+
+    def test_a_server_has_less_time_to_accept_a_connection_than_to_answer(self):
+        limits = []
+
+        def connect(timeout):
+            limits.append(timeout.total_seconds())
+            raise dist.DistNetworkError("not accepted")
+
+        lone = Store(lambda: self.lowest, {1: connect}, self.connection(0))
+        self.lowest = 1
+        for seconds in (10, 11):
+            lone.set_timeout(timedelta(seconds=seconds))
+            with self.assertRaisesRegex(dist.DistStoreError, "failed to reach the store on node 1"):
+                lone.get("key")
+        self.assertEqual(limits, [10, 10])
 
     def test_a_server_that_ended_is_named(self):
         with socket.create_server(("127.0.0.1", 0)) as nobody:
@@ -230,3 +245,11 @@ class MembersTest(unittest.TestCase):
             # A sidecar that starts again removes the file until its gang goes on.
             path.unlink()
             self.assertEqual(members.lowest(), 1)
+
+    def test_members_that_nobody_writes_are_an_error(self):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.object(rendezvous, "ROSTER_SECONDS", 0),
+            self.assertRaisesRegex(ValueError, "failed to find .*/roster.json: the sidecar writes"),
+        ):
+            rendezvous._Members(Path(folder) / "roster.json")

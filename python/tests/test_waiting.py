@@ -9,11 +9,12 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import gang
 import torch
 import torch.distributed as dist
-from fireflyer import _native
+from fireflyer import HFReduceError, _native, connection
 from fireflyer.call import Call
 from sidecars import Sidecars, needed
 
@@ -134,6 +135,47 @@ class Turns:
             time.sleep(0)
 
 
+def fill_the_queue_of_a_gpu():
+    """The error of one turn more than may wait while the thread has another, and turns that were had at the end."""
+    queue = _native.GpuQueue(dist.group.WORLD.communicator.client)
+    began, release, had = threading.Event(), threading.Event(), []
+
+    def hold():
+        began.set()
+        release.wait()
+
+    queue.run(hold, _LONG_SECONDS)
+    began.wait()
+    for number in range(256):
+        queue.run(lambda number=number: had.append(number), _LONG_SECONDS)
+    try:
+        queue.run(lambda: had.append("one more"), 0.05)
+        error = ""
+    except HFReduceError as raised:
+        error = str(raised)
+    release.set()
+    is_over = threading.Event()
+    queue.run(is_over.set, _LONG_SECONDS)
+    is_over.wait()
+    return error, had == list(range(256))
+
+
+def attach_too_long():
+    """The error where nobody answers in time."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener,
+        mock.patch.object(connection, "ATTACH_SECONDS", 0.05),
+        mock.patch.dict(os.environ, FIREFLYER_RUN_DIR=folder),
+    ):
+        listener.bind(f"{folder}/{connection.SOCKET}")
+        listener.listen(1)
+        try:
+            connection.attach(0, 1)
+        except HFReduceError as error:
+            return str(error)
+
+
 def copy_beside_a_thread():
     """The most turns of another thread during a copy to the sidecar, and during one from it."""
     client = dist.group.WORLD.communicator.client
@@ -176,6 +218,21 @@ class InterruptTest(unittest.TestCase):
     def test_who_waits_for_a_sidecar_to_answer_is_interrupted(self):
         results = gang.successes(gang.run(attach_to_nobody, 1, backend=None))
         self.assertEqual(results, [[True, True]])
+
+
+@needed
+class QueueTest(unittest.TestCase):
+    def test_who_begins_more_than_may_wait_for_a_gpu_waits(self):
+        with Sidecars(1, 1) as sidecars:
+            ((error, is_whole),) = gang.successes(sidecars.run(fill_the_queue_of_a_gpu))
+        self.assertIn("failed to call a collective of tensors on a GPU: timed out", error)
+        self.assertTrue(is_whole)
+
+
+class AttachTest(unittest.TestCase):
+    def test_a_sidecar_that_does_not_answer_is_an_error(self):
+        (error,) = gang.successes(gang.run(attach_too_long, 1, backend=None))
+        self.assertIn("no answer from the sidecar after ", error)
 
 
 @needed

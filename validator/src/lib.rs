@@ -7,6 +7,7 @@ pub mod child;
 pub mod run;
 
 mod checks;
+mod limits;
 mod machine;
 mod process;
 mod results;

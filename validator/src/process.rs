@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Most that a child says: 32 results of 300 bytes, and room.
-pub(crate) const OUTPUT_BYTES: usize = 32 << 10;
+use crate::limits::OUTPUT_BYTES;
+
 /// How often is looked whether a child is gone, which its output need not tell.
 const TICK: Timespec = Timespec {
     tv_sec: 0,
@@ -156,6 +156,15 @@ mod tests {
         );
         assert_eq!(talk.ending, Ending::Talkative);
         assert_eq!(talk.output.len(), OUTPUT_BYTES);
+    }
+
+    #[test]
+    fn a_child_may_say_32_kib_and_is_killed_for_a_byte_more() {
+        let long = Duration::from_secs(20);
+        let most = said("head -c 32768 /dev/zero", long);
+        assert_eq!((most.output.len(), most.ending), (32768, Ending::Code(0)));
+        let more = said("head -c 32769 /dev/zero; sleep 1000", long);
+        assert_eq!((more.output.len(), more.ending), (32768, Ending::Talkative));
     }
 
     #[test]

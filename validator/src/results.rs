@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use contract::validation::Screen;
 use health::{Check, CheckResult, Outcome, median};
 
-use crate::process::{Ending, OUTPUT_BYTES, Said};
+use crate::limits::{MAX_DEVICES, OUTPUT_BYTES};
+use crate::process::{Ending, Said};
 
 /// How often a value below its screen is measured again.
 pub(crate) const REPEATS: u32 = 3;
-/// Most devices of a check: more than a node has of any kind.
-pub(crate) const MAX_DEVICES: usize = 16;
 
 /// A result about the node as a whole.
 pub(crate) fn whole(check: Check, outcome: Outcome) -> CheckResult {
@@ -203,6 +202,7 @@ mod tests {
             ..value("", 1.0)
         };
         let many: Vec<_> = (0..17).map(|one| value(&one.to_string(), 1.0)).collect();
+        assert_eq!(settled(&many[..16], "", Ending::Code(0)), many[..16]);
         for said in [
             vec![],
             vec![value("", 1.0), value("", 2.0)],

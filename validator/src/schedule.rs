@@ -5,15 +5,8 @@ use std::time::Duration;
 use contract::validation::PARTNER_SECONDS;
 use health::{Check, Level};
 
+use crate::limits::{PATIENCE, SHARE_PERCENT, START};
 use crate::results::REPEATS;
-
-/// Part of the task's deadline that the checks may use, in percent. The rest is for the pod's start
-/// and for the way of the report.
-const SHARE_PERCENT: u32 = 90;
-/// A check may take this many times the time that it measures for: data has to be made, too.
-const PATIENCE: u32 = 2;
-/// What a process may take besides, for its start and its end.
-const START: Duration = Duration::from_secs(2);
 
 /// The time of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

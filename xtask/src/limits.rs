@@ -21,7 +21,7 @@ const PAGE: &str = "docs/limits.md";
 const HEAD: &str = "\
 # Limits
 
-Made by `cargo xtask gen` from each package's `limits.rs`. Do not edit.
+Made by `cargo xtask gen` from each package's `limits.rs`, or `limits.py`. Do not edit.
 
 Every bound that a user can reach, what happens there, and the test that goes one beyond it. Times are limits, too.
 A metric, where there is one, counts or shows how often the limit was reached. Storage has no rows yet.
@@ -58,12 +58,17 @@ fn render(files: &[File]) -> Result<String> {
     let metrics = files.iter().find(|file| file.path == "docs/reference.md");
     let metrics = metrics.map_or("", |file| file.text.as_str());
     let mut text = HEAD.to_owned();
+    let mut before = "";
     for file in files.iter().filter(|file| has_rows(&file.path)) {
         let package = package(&file.path);
-        let _ = write!(
-            text,
-            "\n## {package}\n\n| Limit | Value | At the limit | Metric | Test |\n| --- | --- | --- | --- | --- |\n"
-        );
+        // The wheel's rows come from two files.
+        if package != before {
+            let _ = write!(
+                text,
+                "\n## {package}\n\n| Limit | Value | At the limit | Metric | Test |\n| --- | --- | --- | --- | --- |\n"
+            );
+        }
+        before = package;
         let mut known = BTreeMap::new();
         for row in row::rows(file)? {
             let line = line(&row, &mut known, metrics, package, files)
@@ -206,12 +211,19 @@ mod tests {
                 "\"\"\"Ponds.\"\"\"\n\n#: Time in a pond.\n#:\n#: - At the limit: ends\n#: \
                  - Test: `test_ducks_leave`, which lowers it\nSWIM_SECONDS = 2 * 60\n",
             ),
+            file("python/src/limits.rs", ROW),
+            file("docs/reference.md", "`fireflyer_ducks_total`"),
             file("python/tests/test_pond.py", "def test_ducks_leave(): pass"),
+            file(
+                "link/src/pond.rs",
+                "fn the_65th_duck_is_refused() {}\n\"too many ducks\"",
+            ),
         ];
         let page = render(&files).unwrap();
         let row = "| `SWIM_SECONDS` Time in a pond. | 2 min | ends |  | \
             [test_ducks_leave](../python/tests/test_pond.py), which lowers it |";
-        assert!(page.contains("\n## python\n"), "{page}");
+        assert_eq!(page.matches("\n## python\n").count(), 1, "{page}");
+        assert!(page.contains("| `DUCKS` Ducks in a pond. |"), "{page}");
         assert!(page.contains(row), "{page}");
     }
 }

@@ -4,7 +4,7 @@
 ///
 /// - Unit: operations
 /// - At the limit: waits: a further call waits for one to end
-/// - Test: `the_input_of_a_call_that_finds_no_room_stays_with_the_caller`
+/// - Test: `a_rank_waits_when_all_it_may_have_in_flight_is_not_released`
 pub const MAX_IN_FLIGHT: u64 = 64;
 
 /// Messages that a rank may have asked to receive before they were sent, and as many that it may

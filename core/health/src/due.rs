@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Level;
+use crate::limits::LEAST_USE_SECONDS;
 use crate::links::LinkResult;
 use crate::quarantine::{Findings, QuarantineLimits};
 use crate::verdict::Verdict;
@@ -16,16 +17,11 @@ mod pairs;
 mod waits;
 mod when;
 
-pub use kept::MOST_KEPT;
 use kept::{gone_until, superseded};
 use name::run_name;
 use pairs::Candidate;
 pub use waits::{Waits, Withdrawal};
 use when::{due, ends};
-
-/// Seconds that a job has its nodes before it is asked to leave them: so it is asked once a week at
-/// most, and a node that was not old when the job got it is not much older than a week then.
-const LEAST_USE: i64 = 7 * 24 * 3600;
 
 /// A policy. All times here are in seconds since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -443,7 +439,7 @@ impl<'a> Observed<'a> {
         let (after, used) = (policy.interrupt_after?, node.job.as_ref()?);
         let is_own = open.policy.as_deref() == Some(policy.name.as_str());
         let is_old = since.saturating_add(after) <= self.now;
-        let may_be_asked = used.since.saturating_add(LEAST_USE) <= self.now;
+        let may_be_asked = used.since.saturating_add(LEAST_USE_SECONDS) <= self.now;
         // Nobody leaves for a run that cannot start.
         let has_use = node.can_start && may_be_asked;
         let asks = is_own && open.is_next && is_old && has_use && !policy.suspend;

@@ -5,6 +5,7 @@
 mod check;
 mod due;
 mod fleet;
+pub mod limits;
 mod links;
 mod quarantine;
 pub mod report;
@@ -12,8 +13,8 @@ mod verdict;
 
 pub use check::{Check, Level, UnknownCheck};
 pub use due::{
-    DueNode, DuePlan, DuePolicy, DueReason, DueRun, MOST_KEPT, NewRun, NodeUse, PolicySummary,
-    Waits, Withdrawal, plan,
+    DueNode, DuePlan, DuePolicy, DueReason, DueRun, NewRun, NodeUse, PolicySummary, Waits,
+    Withdrawal, plan,
 };
 pub use fleet::{Fleet, Floors, Peers, median};
 pub use links::{LinkResult, Links, Pair};

@@ -6,15 +6,10 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
+use crate::limits::{MAX_RESULTS, REPORT_LIMIT_BYTES, TEXT_BYTES};
 
-/// Largest report: the kubelet keeps 4 KiB a container and 12 KiB a pod.
-pub const LIMIT_BYTES: usize = 3 << 10;
-/// Most results of a report.
-pub const MAX_RESULTS: usize = 32;
 /// Largest value. Whatever has no limit is written as this.
 pub const LARGEST: f64 = 1e15;
-/// Longest text in a report.
-pub const TEXT_BYTES: usize = 160;
 /// Longest text where even one wrong answer and one error for each check would not fit otherwise.
 /// Escapes make a byte up to six long: 6 texts at the top and 2 for each of 9 wrong answers are
 /// 24 x 8 x 6 = 1,152 bytes. What is around them, and the errors, are 1,600 bytes.
@@ -26,7 +21,7 @@ const CUT: &str = "cut off";
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// No validator of ours writes so much.
-    #[error("failed to parse the report: {0} bytes, at most {LIMIT_BYTES} are written")]
+    #[error("failed to parse the report: {0} bytes, at most {REPORT_LIMIT_BYTES} are written")]
     TooLong(usize),
     /// Not written by a validator of ours, or cut off.
     #[error("failed to parse the report")]
@@ -140,7 +135,7 @@ impl CheckResult {
 }
 
 impl Report {
-    /// The report as bytes, at most `LIMIT_BYTES`. Long texts are cut. What does not fit then gives
+    /// The report as bytes, at most `REPORT_LIMIT_BYTES`. Long texts are cut. What does not fit then gives
     /// way to an error of its check, and of several wrong answers of a check one stays.
     pub fn encode(&self) -> Vec<u8> {
         let mut report = self.clone();
@@ -157,7 +152,7 @@ impl Report {
             if report.results.len() <= MAX_RESULTS {
                 // Finite numbers and texts always serialise.
                 let bytes = serde_json::to_vec(&report).unwrap_or_default();
-                if bytes.len() <= LIMIT_BYTES {
+                if bytes.len() <= REPORT_LIMIT_BYTES {
                     return bytes;
                 }
             }
@@ -237,7 +232,7 @@ impl Report {
 
     /// Reads a report.
     pub fn parse(bytes: &[u8]) -> Result<Self, ReportError> {
-        if bytes.len() > LIMIT_BYTES {
+        if bytes.len() > REPORT_LIMIT_BYTES {
             return Err(ReportError::TooLong(bytes.len()));
         }
         let report: Self = serde_json::from_slice(bytes).map_err(ReportError::Parse)?;

@@ -96,7 +96,7 @@ fn the_longest_wrong_answers_name_each_check() {
     };
     long.validation = text;
     let bytes = long.encode();
-    assert!(bytes.len() <= LIMIT_BYTES);
+    assert!(bytes.len() <= REPORT_LIMIT_BYTES);
     let read: Report = serde_json::from_slice(&bytes).unwrap();
     for check in Check::ALL {
         let mut of_check = read.results.iter().filter(|one| one.check == check);
@@ -118,6 +118,9 @@ fn what_no_validator_writes_is_refused() {
     let disk = |rest: &str| format!(r#"{{"check":"Disk","outcome":{rest}}}"#);
     let fine = disk(r#"{"measured":{"value":1.5,"runs":1}}"#);
     assert_eq!(refused(&fine), None);
+    let around = r#"{"validation":"u","fingerprint":{},"results":[]}"#.len();
+    let blanks = " ".repeat(REPORT_LIMIT_BYTES - around);
+    assert_eq!(refused(&blanks), None);
     for (results, why) in [
         (format!("{fine},{fine}"), "twice"),
         (disk(r#"{"measured":{"value":-1.5,"runs":1}}"#), "-1.5"),
@@ -125,11 +128,20 @@ fn what_no_validator_writes_is_refused() {
         (disk(r#"{"measured":{"value":1e999,"runs":1}}"#), "parse"),
         (disk(r#"{"measured":{"value":null,"runs":1}}"#), "parse"),
         (vec![fine.as_str(); 33].join(","), "33 results"),
-        (" ".repeat(LIMIT_BYTES), "at most 3072"),
+        (blanks + " ", "3073 bytes, at most 3072"),
         (fine[..20].to_owned(), "parse"),
     ] {
         let message = refused(&results).unwrap();
         assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn a_text_is_cut_after_160_bytes_between_characters() {
+    let wide = "x".to_owned() + &"\u{e9}".repeat(80);
+    for (text, kept) in [("x".repeat(160), 160), ("x".repeat(161), 160), (wide, 159)] {
+        let read = read_back(&report(vec![result(Check::Disk, "", wrong(&text))]));
+        assert_eq!(read.results[0].outcome, wrong(&text[..kept]));
     }
 }
 
@@ -175,7 +187,7 @@ proptest! {
     #[test]
     fn any_report_fits_and_no_check_is_forgotten(report in reports()) {
         let bytes = report.encode();
-        prop_assert!(bytes.len() <= LIMIT_BYTES);
+        prop_assert!(bytes.len() <= REPORT_LIMIT_BYTES);
         let read: Report = serde_json::from_slice(&bytes).unwrap();
         let checks = |report: &Report| -> BTreeSet<(Check, bool)> {
             let results = report.results.iter();

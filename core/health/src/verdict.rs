@@ -6,8 +6,9 @@ use std::fmt;
 
 use crate::check::Check;
 use crate::fleet::{Baseline, Floors, Peers, RUNS};
+use crate::limits::{MAX_RESULTS, TEXT_BYTES};
 use crate::links::Pair;
-use crate::report::{CheckResult, Fingerprint, MAX_RESULTS, Outcome, Report, TEXT_BYTES, cut};
+use crate::report::{CheckResult, Fingerprint, Outcome, Report, cut};
 
 /// What a check or a run says about a node, from the least to what counts most: a run's verdict is
 /// the last of its checks'.

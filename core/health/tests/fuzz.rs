@@ -1,7 +1,7 @@
 //! Reports of a validator, damaged in a few places: nothing panics, and what is accepted means what it says.
 //! `cargo xtask fuzz reports --minutes M` goes on for longer.
 
-use health::report::{LIMIT_BYTES, MAX_RESULTS};
+use health::limits::{MAX_RESULTS, REPORT_LIMIT_BYTES};
 use health::{Check, CheckResult, Fingerprint, Fleet, Floors, Outcome, Report, Verdict, judge};
 use sim::{Rng, damage, explore};
 
@@ -34,7 +34,7 @@ fn report(rng: &mut Rng) -> Report {
 fn reports() {
     explore(2_000, &[], |rng| {
         let (mut bytes, other) = (report(rng).encode(), report(rng).encode());
-        assert!(bytes.len() <= LIMIT_BYTES && Report::parse(&bytes).is_ok());
+        assert!(bytes.len() <= REPORT_LIMIT_BYTES && Report::parse(&bytes).is_ok());
         damage::anyhow(rng, &mut bytes, &other);
         let Ok(read) = Report::parse(&bytes) else {
             return;

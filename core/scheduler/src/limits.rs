@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// - Unit: jobs
 /// - At the limit: waits: the job waits for one zone, or for another job to end
-/// - Test: `too_many_crossing_jobs_are_refused`
+/// - Test: `a_job_crosses_when_no_zone_is_large_enough_and_only_so_many_do`
 pub const CROSSING_JOBS: u32 = 1;
 
 /// Time in which no pod of a gang is created or bound, while one is not bound yet.

@@ -1,7 +1,7 @@
 //! Acceptors of the toy protocol, in one process.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::authenticate::initiate;
 use super::round::propose;
 use super::*;
+use crate::limits::MESSAGE_TIME;
 use crate::toy::{Player, Toy};
 
 fn acceptor(number: u32) -> (Credentials<Player>, Acceptor<Player, Toy>) {
@@ -59,6 +60,23 @@ fn a_connection_of_another_epoch_is_refused_and_one_of_this_epoch_is_taken() {
         assert_eq!(dials.connect_all(|| false).unwrap().len(), 1);
         assert_eq!(waiting.join().unwrap().unwrap().len(), 1);
     });
+}
+
+#[test]
+fn a_peer_that_says_no_more_after_its_proof_is_closed_after_three_seconds() {
+    let ((credentials, low), (_, high)) = (acceptor(0), acceptor(1));
+    let members = BTreeMap::from([(Player::new(0), low.address())]);
+    let _waits = high.begin(5, members, None);
+    let start = Instant::now();
+    let mut silent = TcpStream::connect(high.address()).unwrap();
+    initiate(&mut silent, &credentials).unwrap();
+    silent.set_read_timeout(Some(10 * MESSAGE_TIME)).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    let took = start.elapsed();
+    assert!(
+        (MESSAGE_TIME..10 * MESSAGE_TIME).contains(&took),
+        "{took:?}"
+    );
 }
 
 #[test]

@@ -16,13 +16,12 @@ from typing import Any
 
 from ..environment import parse_checkpoint_name
 from ..errors import CheckpointError, CheckpointUnavailable
+from ..limits import MANIFEST_LIMIT_BYTES
 from .disk import MISSING, Disk
 from .state import DTYPES
 
 NAME = "manifest.json"
 FORMAT = "fireflyer-checkpoint/1"
-#: Largest manifest, in bytes: a million tensors at 256 bytes each.
-LIMIT_BYTES = 256 << 20
 #: How the names of tensors begin that one rank has of its own.
 _OWN = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.")
 
@@ -84,9 +83,9 @@ class Manifest:
         """Its bytes, and their SHA-256 in hex. A `CheckpointError` if it would be too large to be read."""
         value = {"format": FORMAT, **asdict(self)}
         content = _json({**value, "sha256": _digest(_json(value))})
-        if len(content) > LIMIT_BYTES:
+        if len(content) > MANIFEST_LIMIT_BYTES:
             raise CheckpointError(
-                f"the manifest has {len(content)} bytes, at most {LIMIT_BYTES} can be read: {len(self.tensors)} "
+                f"the manifest has {len(content)} bytes, at most {MANIFEST_LIMIT_BYTES} can be read: {len(self.tensors)} "
                 f"tensors of {self.world_size} ranks are too many; save fewer, larger ones"
             )
         return content, _digest(content)
@@ -100,13 +99,15 @@ def read(directory: Path, disk: Disk | None = None) -> tuple[Manifest, str]:
     path = directory / NAME
     try:
         with (disk or Disk()).open(path) as file:
-            content = file.read(LIMIT_BYTES + 1)
+            content = file.read(MANIFEST_LIMIT_BYTES + 1)
     except MISSING as error:
         raise CheckpointError(f"failed to read {path}: {error.strerror}") from error
     except (OSError, MemoryError) as error:
         raise CheckpointUnavailable(f"failed to read {path}: {error or 'out of memory'}") from error
-    if len(content) > LIMIT_BYTES:
-        raise CheckpointError(f"failed to read {path}: it is larger than {LIMIT_BYTES} bytes")
+    if len(content) > MANIFEST_LIMIT_BYTES:
+        raise CheckpointError(
+            f"failed to read {path}: it is larger than {MANIFEST_LIMIT_BYTES} bytes"
+        )
     try:
         value = json.loads(content)
         if value.get("format") != FORMAT:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointError, StateError
+from ..limits import STATE_DEPTH
 
 #: Tensor types that can be saved, by the name in the manifest.
 DTYPES: dict[str, torch.dtype] = {
@@ -29,8 +30,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-#: Levels of nesting, and bits of a whole number, that can be stored. Python's JSON reads no longer number back.
-_DEPTH = 64
+#: Bits of a whole number that can be stored. Python's JSON reads no longer number back.
 _BITS = 8192
 
 
@@ -101,8 +101,8 @@ def restore_random(state: Mapping[str, Any]) -> None:
 
 
 def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
-    if depth > _DEPTH:
-        raise StateError(f"failed to save {path}: it is nested more than {_DEPTH} levels deep")
+    if depth > STATE_DEPTH:
+        raise StateError(f"failed to save {path}: it is nested more than {STATE_DEPTH} levels deep")
     value = _plain(value)
     if value is None or isinstance(value, (bool, str)):
         return value

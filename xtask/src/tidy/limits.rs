@@ -74,9 +74,18 @@ const ALLOWED: &[Allowed] = &[
         &["MAX_RESULT_BYTES"],
         "far above any machine's memory",
     ),
-    allow("core/health/src/due/", &[], OWN),
-    allow("core/health/src/fleet.rs", &["MOST_VALUES"], STEP),
-    allow("core/health/src/report.rs", &[], CUT),
+    allow("core/health/src/due/", &["LEAST_PAUSE", "MOST_PAUSE"], OWN),
+    allow(
+        "core/health/src/due/when.rs",
+        &["MOST_JITTER_ONE_IN"],
+        "spreads the times at which nodes are due",
+    ),
+    allow(
+        "core/health/src/fleet.rs",
+        &["MOST_VALUES"],
+        "the newest values that a median is taken of",
+    ),
+    allow("core/health/src/report.rs", &["SHORT_BYTES"], CUT),
     allow(
         "core/scheduler/src/check.rs",
         &["CROSSING_LIMIT"],
@@ -155,11 +164,15 @@ const ALLOWED: &[Allowed] = &[
         "a default and a flag's range in the page of flags",
     ),
     allow(
-        "launcher/src/",
-        &["LINE_BYTES", "PATIENCE", "STACK_BYTES"],
-        STEP,
+        "launcher/src/output.rs",
+        &["LINE_BYTES", "PATIENCE"],
+        "a longer or slower line is passed on in parts",
     ),
-    allow("launcher/src/run.rs", &["ROSTER_PATIENCE"], OWN),
+    allow(
+        "launcher/src/output.rs",
+        &["STACK_BYTES"],
+        "a thread's stack",
+    ),
     allow(
         "link/src/connect/",
         &["PAUSE", "DIAL_LIMIT", "ARRIVAL_LIMIT", "OFFER_LIMIT_BYTES"],
@@ -265,23 +278,20 @@ const ALLOWED: &[Allowed] = &[
         "bounded by what may be in flight",
     ),
     allow(
-        "launcher/src/environment.rs",
-        &["PROCS_LIMIT"],
-        "the schema's own limit",
+        "validator/src/checks/",
+        &[],
+        "how much a check writes, reads and compares",
     ),
-    allow("launcher/src/output.rs", &["TAIL_BYTES"], CUT),
     allow(
-        "python/fireflyer/checkpoint/manifest.py",
-        &["LIMIT_BYTES"],
-        "not moved yet",
+        "validator/src/machine.rs",
+        &["FILE_BYTES", "CACHE_BYTES"],
+        "what is read of a file of the kernel, and taken for a cache",
     ),
-    allow("python/fireflyer/progress.py", &["TEXT_LIMIT"], CUT),
     allow(
-        "python/fireflyer/run.py",
-        &["_PROCS_LIMIT"],
-        "the schema's own limit",
+        "validator/src/process.rs",
+        &["KILL_PATIENCE"],
+        "a killed process is gone at once, unless a device hangs in the kernel",
     ),
-    allow("validator/src/", &[], CHECK),
 ];
 
 /// Beginnings and ends of names that stand for a bound.

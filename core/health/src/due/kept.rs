@@ -5,16 +5,12 @@ use std::collections::BTreeSet;
 
 use super::DueRun;
 use crate::check::Level;
+use crate::limits::{GONE_SECONDS, MOST_KEPT};
 use crate::verdict::Verdict;
-
-/// Most finished runs of policies that are kept of a node.
-pub const MOST_KEPT: usize = 3;
-/// Seconds for which they outlive their node: one that comes back from repair finds its history.
-const GONE_KEPT: i64 = 7 * 24 * 3600;
 
 /// Until when a run is kept whose node is gone. None: it is open, and will never end well.
 pub(super) fn gone_until(run: &DueRun) -> Option<i64> {
-    run.finished.map(|end| end.saturating_add(GONE_KEPT))
+    run.finished.map(|end| end.saturating_add(GONE_SECONDS))
 }
 
 /// The finished runs of a node that nothing derives from any more. `runs` are those of policies,

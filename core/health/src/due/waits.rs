@@ -5,9 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{DueNode, DueRun};
+use crate::limits::START_SECONDS;
 
-/// Seconds in which a run that no job keeps from its node starts. One that has not is withdrawn.
-const START: i64 = 120;
 /// Seconds from the first withdrawal from an idle node to its next run. Doubles with each.
 const LEAST_PAUSE: i64 = 10 * 60;
 /// The longest pause: a fault that lasted for days delays a validation by this much.
@@ -75,7 +74,7 @@ impl Waits {
             seen.insert(run.name.as_str());
             let since = *self.since.entry(run.name.clone()).or_insert(now);
             let waited = now.saturating_sub(since);
-            if waited >= START {
+            if waited >= START_SECONDS {
                 withdrawn.push(Withdrawal {
                     run: run.name.clone(),
                     policy: policy.clone(),

@@ -85,17 +85,17 @@ fn what_a_policy_created_is_withdrawn_when_it_could_have_started_and_nothing_of_
     let mut waits = Waits::default();
     let mut at = |runs: &[DueRun], seconds| withdrawn(&mut waits, &nodes, runs, NOW + seconds);
     assert_eq!(at(&runs, 0), [""; 0]);
-    assert_eq!(at(&runs, START - 1), [""; 0]);
-    assert_eq!(at(&runs, START), ["stuck"]);
+    assert_eq!(at(&runs, START_SECONDS - 1), [""; 0]);
+    assert_eq!(at(&runs, START_SECONDS), ["stuck"]);
     assert_eq!(
-        at(&runs, START + 5),
+        at(&runs, START_SECONDS + 5),
         ["stuck"],
         "until it is seen to be gone"
     );
     // Another of its name begins to wait anew.
     let others = runs.split_off(1);
-    assert_eq!(at(&others, START + 10), [""; 0]);
-    assert_eq!(at(&runs, START + 20), [""; 0]);
+    assert_eq!(at(&others, START_SECONDS + 10), [""; 0]);
+    assert_eq!(at(&runs, START_SECONDS + 20), [""; 0]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_run_waits_for_weeks_for_a_job_and_only_two_minutes_after_it() {
             &mut waits,
             std::slice::from_ref(&used),
             std::slice::from_ref(&next),
-            ended + START
+            ended + START_SECONDS
         ),
         [""; 0]
     );
@@ -145,12 +145,12 @@ fn a_run_waits_for_weeks_for_a_job_and_only_two_minutes_after_it() {
             &mut waits,
             &free,
             std::slice::from_ref(&next),
-            ended + START
+            ended + START_SECONDS
         ),
         [""; 0]
     );
     assert_eq!(
-        withdrawn(&mut waits, &free, &[next], ended + 2 * START),
+        withdrawn(&mut waits, &free, &[next], ended + 2 * START_SECONDS),
         ["next"]
     );
     // One that would not go before the next job gives way to one that does.
@@ -164,7 +164,7 @@ fn a_run_waits_for_weeks_for_a_job_and_only_two_minutes_after_it() {
             &mut waits,
             std::slice::from_ref(&used),
             &late,
-            ended + START
+            ended + START_SECONDS
         ),
         ["late"]
     );
@@ -173,7 +173,7 @@ fn a_run_waits_for_weeks_for_a_job_and_only_two_minutes_after_it() {
         &[used],
         &[],
         &mut waits,
-        ended + START + LOOK,
+        ended + START_SECONDS + LOOK,
     );
     let next: Vec<bool> = plan.create.iter().map(|run| run.is_next).collect();
     assert_eq!(next, [true], "at once, as it costs the policy no room");
@@ -188,7 +188,7 @@ fn a_node_is_tried_again_ever_later_until_a_run_starts() {
     let mut lengths = Vec::new();
     for _ in 0..7 {
         withdrawn(&mut waits, &nodes, &stuck, now);
-        now += START;
+        now += START_SECONDS;
         assert_eq!(withdrawn(&mut waits, &nodes, &stuck, now), ["stuck"]);
         let again = waits.again("gpu-000").unwrap();
         lengths.push((again - now) / 60);
@@ -202,8 +202,8 @@ fn a_node_is_tried_again_ever_later_until_a_run_starts() {
     assert_eq!(waits, Waits::default());
     // What is known of a node ends with it.
     withdrawn(&mut waits, &nodes, &stuck, now);
-    withdrawn(&mut waits, &nodes, &stuck, now + START);
-    withdrawn(&mut waits, &[], &stuck, now + START);
+    withdrawn(&mut waits, &nodes, &stuck, now + START_SECONDS);
+    withdrawn(&mut waits, &[], &stuck, now + START_SECONDS);
     assert_eq!(waits, Waits::default());
 }
 

@@ -3,11 +3,9 @@
 
 use super::name::hash;
 use super::{DueNode, DuePolicy, DueReason, DueRun};
+use crate::limits::SUSPECT_SECONDS;
 use crate::verdict::Verdict;
 
-/// Seconds between two runs of a suspect node, and from the last run of one in quarantine that was
-/// started anew to the next.
-const SUSPECT_INTERVAL: i64 = 3600;
 /// What says nothing about a node, an Error or a Skipped, is repeated after this part of the
 /// interval.
 const REPEAT_ONE_IN: i64 = 8;
@@ -70,7 +68,7 @@ fn slow_link(runs: &[&DueRun], since: i64) -> Option<i64> {
     let at = newest.finished?;
     let before = slow.next().and_then(|(run, _)| run.finished);
     let gap = before.map_or(0, |before| at.saturating_sub(before).saturating_mul(2));
-    Some(gap.max(since.saturating_sub(at)).max(SUSPECT_INTERVAL))
+    Some(gap.max(since.saturating_sub(at)).max(SUSPECT_SECONDS))
 }
 
 /// When a node without an open run is due. `runs` are the newest first.
@@ -91,9 +89,9 @@ pub(super) fn due(
             DueReason::Interval,
         ),
     };
-    let soon = newest.map_or(0, |_| SUSPECT_INTERVAL);
+    let soon = newest.map_or(0, |_| SUSPECT_SECONDS);
     let hurry = match () {
-        () if restarted(node, runs) => Some((SUSPECT_INTERVAL, DueReason::Restarted)),
+        () if restarted(node, runs) => Some((SUSPECT_SECONDS, DueReason::Restarted)),
         () if policy.suspect_nodes && node.suspect => Some((soon, DueReason::Suspect)),
         () => slow_link(runs, since).map(|wait| (wait, DueReason::SlowLink)),
     };

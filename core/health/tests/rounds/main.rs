@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use health::{DueNode, DuePlan, DuePolicy, DueRun, MOST_KEPT, Waits, plan};
+use health::limits::MOST_KEPT;
+use health::{DueNode, DuePlan, DuePolicy, DueRun, Waits, plan};
 use sim::{Rng, for_each_seed};
 
 use fleet::{DAY, Fleet, LEVEL, TICK};

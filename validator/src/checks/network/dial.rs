@@ -45,7 +45,11 @@ pub(super) fn run(
 }
 
 /// The lanes, if all are there in time.
-fn connect(address: SocketAddr, uid: &str, until: Instant) -> Option<Vec<BoxedLink<Message>>> {
+pub(super) fn connect(
+    address: SocketAddr,
+    uid: &str,
+    until: Instant,
+) -> Option<Vec<BoxedLink<Message>>> {
     let negotiator = Arc::new(negotiator());
     let connect = |lane| {
         let credentials = Party::lane(uid, lane).credentials(uid);

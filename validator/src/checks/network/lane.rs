@@ -18,9 +18,8 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::protocol::{FRAME_BYTES, FRAMES_AHEAD, Message, Tally, WrongByte};
 use crate::checks::BitFlip;
+use crate::limits::QUIET;
 
-/// A side that says and takes nothing for so long is given up.
-const QUIET: Duration = Duration::from_secs(10);
 const FRAME: usize = FRAME_BYTES as usize;
 const WORD_BYTES: usize = 8;
 /// The pattern repeats after so much. No multiple of a frame, so that a frame that is lost or comes
@@ -65,6 +64,8 @@ pub(crate) struct Lane {
     /// Where data arrives.
     landing: Arc<Block>,
     deadline: Instant,
+    /// A side that says and takes nothing for so long is given up.
+    pub(super) quiet: Duration,
     fault: Option<BitFlip>,
 }
 
@@ -83,6 +84,7 @@ pub(crate) fn on_each<T: Send>(
             pattern: Arc::clone(&pattern),
             landing: block(FRAME)?,
             deadline,
+            quiet: QUIET,
             fault: fault.filter(|_| lane == 0),
         })
     });
@@ -248,7 +250,7 @@ impl Lane {
             return Ok(());
         }
         let now = Instant::now();
-        let patience = (now + QUIET).min(self.deadline);
+        let patience = (now + self.quiet).min(self.deadline);
         let wake = until.map_or(patience, |until| until.min(patience));
         let limit = Timespec::try_from(wake.saturating_duration_since(now)).ok();
         let events = match self.link.is_blocked() {

@@ -9,6 +9,8 @@ use health::Outcome;
 
 use super::super::results;
 use super::super::tests::{small, values, wrongs};
+use super::dial::connect;
+use super::lane::on_each;
 use super::listen::{Port, together};
 use super::*;
 use crate::checks::BitFlip;
@@ -149,4 +151,19 @@ fn who_is_not_there_or_another_runs_partner_is_named_with_what_to_do() {
         );
         assert_eq!(serving.join().unwrap(), Vec::<Vec<CheckResult>>::new());
     });
+}
+
+#[test]
+fn a_partner_that_says_nothing_is_given_up() {
+    let (port, address) = port("the-uid");
+    let end = Instant::now() + LIMIT;
+    // It waits for this side to begin, and is not waited for.
+    let _serving = thread::spawn(move || port.serve(&dials(address), end, end));
+    let links = connect(address, "the-uid", end).unwrap();
+    let heard = on_each(links, end, None, |lane| {
+        lane.quiet = Duration::from_millis(10);
+        lane.message()
+    });
+    let error = heard.unwrap_err().to_string();
+    assert_eq!(error, "the other side says and takes nothing for 0.0 s");
 }
