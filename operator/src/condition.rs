@@ -24,7 +24,7 @@ pub(crate) fn condition(
         type_: kind.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message,
+        message: cut(&message),
         last_transition_time: before.map_or_else(now, |one| one.last_transition_time.clone()),
         observed_generation: None,
     }

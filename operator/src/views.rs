@@ -179,6 +179,9 @@ pub struct ContainerStatusView {
     /// True once its startup probe has passed.
     #[serde(default)]
     pub started: bool,
+    /// How often it was started again.
+    #[serde(default)]
+    pub restart_count: u32,
     /// What it does now.
     #[serde(default)]
     pub state: ContainerStateView,

@@ -135,6 +135,36 @@ fn hostile(index: usize) -> String {
     job(index, &format!(r#","junk":[{junk}0]"#), "")
 }
 
+/// A job of 1.4 MB, whose labels have our prefix.
+fn labelled(index: usize) -> String {
+    let labels: Vec<String> = (0..1_400_000 / 26)
+        .map(|label| format!(r#""fireflyer.dev/l{label:05}":"""#))
+        .collect();
+    let more = format!(r#","labels":{{{}}}"#, labels.join(","));
+    let metadata = metadata("job", index, &more);
+    format!(
+        r#"{{"apiVersion":"fireflyer.dev/v1alpha1","kind":"TrainingJob","metadata":{metadata},"spec":{{"nodes":2,"zonePolicy":"PreferSingle","suspend":true,"template":{{"spec":{{"containers":[{{"name":"trainer","image":"i","command":["train"]}}]}}}}}}}}"#
+    )
+}
+
+fn hostile_or_labelled(index: usize) -> String {
+    if index.is_multiple_of(2) {
+        hostile(index)
+    } else {
+        labelled(index)
+    }
+}
+
+/// A pod of a gang whose image is a name of 60,000 letters, which no kubelet can parse: the job's spec is below 64 KiB.
+/// The kubelet repeats the name in the pod's status.
+fn misnamed(index: usize) -> String {
+    let owner = r#"{"apiVersion":"fireflyer.dev/v1alpha1","kind":"TrainingJob","name":"job","uid":"6f6c9d1e-job"}"#;
+    let image = "x".repeat(60_000);
+    format!(
+        r#"{{"metadata":{{"name":"job-1-{index}","namespace":"team","uid":"6f6c9d1e-pod-{index:08}","resourceVersion":"7","labels":{{"fireflyer.dev/job":"job","fireflyer.dev/job-uid":"6f6c9d1e-job","fireflyer.dev/attempt":"1","fireflyer.dev/rank":"{index}"}},"ownerReferences":[{owner}]}},"spec":{{"nodeName":"node-{index:05}","containers":[{{"name":"trainer","image":"{image}","resources":{{"limits":{{"fireflyer.dev/node":"1"}}}}}}]}},"status":{{"phase":"Pending","containerStatuses":[{{"name":"trainer","image":"{image}","state":{{"waiting":{{"reason":"InvalidImageName"}}}}}}]}}}}"#
+    )
+}
+
 fn annotated(index: usize) -> String {
     let note = "x".repeat(256 * 1024);
     let more = format!(r#","annotations":{{"example.com/note":"{note}"}}"#);
@@ -143,13 +173,33 @@ fn annotated(index: usize) -> String {
 }
 
 #[test]
-fn twenty_large_jobs_and_five_hundred_annotated_claims_fit_beside_everything_else() {
+fn what_a_pod_waits_for_fits_into_a_status() {
+    let view = serde_json::from_str(&misnamed(0)).unwrap();
+    let pod = operator::training_job::translate::pod(view).unwrap().pod;
+    let scheduler::PodState::Blocked(problem) = pod.state else {
+        panic!("{:?}", pod.state.clone());
+    };
+    assert!(
+        problem.message.len() <= 1024 + 200,
+        "{} bytes",
+        problem.message.len()
+    );
+}
+
+/// Jobs of unknown fields or of labels, a gang whose images have names of 60 KB, and notes of claims.
+#[test]
+fn whatever_one_tenant_writes_fits_beside_everything_else() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     const KINDS: &[Kind] = &[
         Kind {
             plural: "/trainingjobs",
-            count: 20,
-            object: hostile,
+            count: 40,
+            object: hostile_or_labelled,
+        },
+        Kind {
+            plural: "/pods",
+            count: 1_250,
+            object: misnamed,
         },
         Kind {
             plural: "/persistentvolumeclaims",
@@ -161,7 +211,8 @@ fn twenty_large_jobs_and_five_hundred_annotated_claims_fit_beside_everything_els
     let before = memory("VmRSS:");
     let cluster = mirrored(KINDS);
     let peak = memory("VmHWM:") - before;
-    assert_eq!(cluster.mirrors().jobs.len(), 20);
+    assert_eq!(cluster.mirrors().jobs.len(), 40);
+    assert_eq!(cluster.mirrors().pods.len(), 1_250);
     assert_eq!(cluster.mirrors().claims.len(), 500);
     // The limit of the chart is 256 MiB, of which an operator of 1,250 nodes needs 64.
     assert!(peak < 64 * 1024, "{peak} KiB at once");

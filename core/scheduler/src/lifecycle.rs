@@ -63,7 +63,10 @@ impl<'a> JobPlanner<'a> {
         let mut nodes = Vec::new();
         let (mut wished, mut must): (Option<Timestamp>, Option<Timestamp>) = (None, None);
         let earlier = |old: Option<Timestamp>, new| Some(old.map_or(new, |old| old.min(new)));
-        for (_, node) in self.view.places(attempt) {
+        // A rank that ended well has nothing left to save, and nobody waits for its node.
+        let places = self.view.places(attempt);
+        let ends = |rank| self.view.rank_ended_well(attempt.number, rank);
+        for (_, node) in places.filter(|(rank, _)| !ends(*rank)) {
             let State::Leaving { wishes } = ledger.states().of(node) else {
                 continue;
             };

@@ -50,15 +50,17 @@ pub struct Stalled {
     pub message: String,
 }
 
-/// Members of a gang that are known to be gone: the others need not wait for them.
+/// Members of a gang for which the others need not wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// The job.
     pub job: JobKey,
     /// The attempt.
     pub attempt: u32,
-    /// Their node ranks, ascending.
+    /// Node ranks that are known to be gone, ascending.
     pub ranks: Vec<u32>,
+    /// Node ranks that ended well, ascending.
+    pub completed: Vec<u32>,
 }
 
 /// The writes for one job, in order.

@@ -124,12 +124,13 @@ pub(crate) fn stuck<'a>(
     None
 }
 
-/// Members of gangs that are known to be gone.
+/// Members of gangs that are known to be gone, or to have ended well.
 pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
     let of_job = |view: &JobView<'_>| {
         let attempt = view.holding()?;
-        view.membership(attempt.number)?;
-        let leaves = view.job?.status.phase == JobPhase::Interrupting;
+        let may_shrink = view.membership(attempt.number).is_some();
+        let status = &view.job?.status;
+        let leaves = status.phase == JobPhase::Interrupting;
         let is_gone = |(rank, node): &(u32, &NodeName)| {
             let pod = view.pods.get(&(attempt.number, *rank)).copied();
             // One that is not seen may be there all the same.
@@ -145,12 +146,21 @@ pub(crate) fn gone(ledger: &Ledger<'_>) -> Vec<Gone> {
             let is_missed = !(leaves && pod.is_none() || view.is_completed(attempt.number, *rank));
             is_gone(pod, node, ledger) && is_missed
         };
-        let gone = view.places(attempt).filter(is_gone);
+        let gone = view
+            .places(attempt)
+            .filter(|place| may_shrink && is_gone(place));
         let ranks: Vec<u32> = gone.map(|(rank, _)| rank).collect();
-        (!ranks.is_empty()).then(|| Gone {
+        let completed = status.completed.iter();
+        let completed = completed.filter(|completed| completed.attempt == attempt.number);
+        let completed: Vec<u32> = completed
+            .flat_map(|completed| completed.ranks.iter().copied())
+            .collect();
+        let is_empty = ranks.is_empty() && completed.is_empty();
+        (!is_empty).then(|| Gone {
             job: attempt.job.clone(),
             attempt: attempt.number,
             ranks,
+            completed,
         })
     };
     ledger
@@ -165,12 +175,26 @@ impl JobPlanner<'_> {
         let Some(members) = self.view.membership(self.status.attempt) else {
             return;
         };
-        let all = self.job.nodes;
-        if members.lost.is_empty() || self.status.ready == members.participants {
+        let (all, attempt) = (self.job.nodes, self.status.attempt);
+        // Who ended well takes no part in the next epoch either, and is not lost.
+        let is_lost = |rank: &&u32| !self.view.rank_ended_well(attempt, **rank);
+        let lost: Vec<u32> = members.lost.iter().filter(is_lost).copied().collect();
+        if lost.is_empty() || self.status.ready == members.participants {
             return;
         }
-        let named = members.lost_nodes.join(", ");
-        let others = members.lost.len().saturating_sub(members.lost_nodes.len());
+        let nodes = self
+            .view
+            .attempts
+            .get(&attempt)
+            .map(|attempt| &attempt.nodes);
+        let name = |rank: &u32| Some(nodes?.get(*rank as usize)?.to_string());
+        let named: Vec<String> = lost
+            .iter()
+            .take(members.lost_nodes.len())
+            .filter_map(name)
+            .collect();
+        let others = lost.len().saturating_sub(named.len());
+        let named = named.join(", ");
         let more = match others {
             0 => String::new(),
             others => format!(" and {others} more"),

@@ -375,9 +375,13 @@ impl Gangs {
             job,
             attempt,
             ranks,
+            completed,
         } in gone
         {
             let key = (job, attempt);
+            for rank in completed {
+                self.handle(&key, MembershipEvent::Completed { rank });
+            }
             for rank in ranks {
                 self.handle(&key, MembershipEvent::Gone { rank });
             }

@@ -85,7 +85,7 @@ fn held(job: &Workload) -> Option<(JobKey, u32)> {
 
 /// The nodes of a job's current attempt, by rank, as its pods say; none unless all of them are
 /// there. Nobody but the operator creates pods that ask for their node, so they need no other
-/// proof. Of who was lost the node has no name.
+/// proof. The nodes of ranks that were lost, or ended well and were collected, have no name.
 pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec<NodeName>> {
     let job = mirrors.workload(key)?;
     let status = job.status()?;
@@ -96,11 +96,18 @@ pub fn gang_of_pods(mirrors: &Mirrors, key: &JobKey, attempt: u32) -> Option<Vec
         .membership
         .filter(|members| members.attempt == attempt);
     let lost = members.map(|members| members.lost).unwrap_or_default();
+    let completed = status
+        .completed
+        .filter(|completed| completed.attempt == attempt);
+    let completed = completed
+        .map(|completed| completed.ranks)
+        .unwrap_or_default();
     let node = |rank: u32| {
         let name = crds::names::pod_name(&key.name, attempt, rank);
         let pod = mirrors.pods.get(&key.namespace, &name);
         let pod = pod.filter(|mirrored| mirrored.pod.job == *key);
-        let nobody = || lost.contains(&rank).then(|| NodeName::from(""));
+        let is_over = lost.contains(&rank) || completed.contains(&rank);
+        let nobody = || is_over.then(|| NodeName::from(""));
         pod.map(|mirrored| mirrored.pod.node.clone())
             .or_else(nobody)
     };
@@ -260,5 +267,38 @@ mod tests {
             ..key()
         };
         assert_eq!(gang_of_pods(&whole, &other, 1), None);
+    }
+
+    /// The ConfigMap is not proved, after an upgrade or the loss of the master key, or somebody took it away.
+    #[test]
+    fn a_gang_of_which_a_rank_ended_well_and_was_collected_is_known_by_its_pods() {
+        let job = json!({
+            "apiVersion": "fireflyer.dev/v1alpha1", "kind": "TrainingJob",
+            "metadata": {"name": "digits", "namespace": "team", "uid": "u-1"},
+            "spec": {"nodes": 2, "template": {"spec": {"containers": [
+                {"name": "trainer", "image": "i", "command": ["train"]}]}}},
+            "status": {"phase": "Running", "attempt": 1, "completedRanks": {"attempt": 1, "ranks": "1"}},
+        });
+        let job: JobView = serde_json::from_value(job).unwrap();
+        let fabric = bootstrap::default_fabric(None).unwrap();
+        let mirrors = Mirrors {
+            jobs: mirror(vec![("digits".to_owned(), MirroredJob::new(job.into()))]),
+            ..mirrors(&["n1"])
+        };
+        assert!(
+            mirrors
+                .workload(&key())
+                .unwrap()
+                .status()
+                .unwrap()
+                .completed
+                .is_some()
+        );
+        let (attempts, doubtful) = known(&mirrors, &fabric, &[]);
+        assert_eq!(
+            (attempts.len(), doubtful.len()),
+            (1, 1),
+            "who ended well is missed by nobody"
+        );
     }
 }

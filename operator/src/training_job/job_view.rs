@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::pod;
+use crate::condition::cut;
 pub use crate::limits::SPEC_LIMIT_BYTES;
 use crate::views::slim;
 
@@ -122,13 +123,14 @@ impl TemplateView {
                 let claims = pod::claims(&template.spec);
                 Self::Read {
                     claims: claims.map(Into::into).collect(),
-                    problem: pod::template_problem(&template.spec).map(Into::into),
+                    problem: pod::template_problem(&template.spec)
+                        .map(|problem| cut(&problem).into()),
                 }
             }
             Err(TemplateError::TooLarge(bytes)) => Self::TooLarge(bytes),
             Err(error @ TemplateError::Unreadable(_)) => Self::Read {
                 claims: Box::default(),
-                problem: Some(error.to_string().into()),
+                problem: Some(cut(&error.to_string()).into()),
             },
         }
     }

@@ -226,6 +226,8 @@ pub fn owner(metadata: &ObjectMeta) -> Option<JobKey> {
 
 /// Taints of Kubernetes' own: what it found out about the node, and nobody's wish.
 const OWN_TAINTS: &str = "node.kubernetes.io/";
+/// Taint that Kubernetes adds to each cordoned node. It says what `spec.unschedulable` says.
+const CORDON_TAINT: &str = "node.kubernetes.io/unschedulable";
 /// What classes ask for.
 const RESOURCES: [&str; 5] = [
     names::RESOURCE_NODE,
@@ -298,7 +300,8 @@ pub fn node(view: NodeView, rules: &TaintRules, pool: &LabelPool) -> Option<Mirr
     let leave = taints().find(|taint| rules.asks_to_leave(taint));
     let foreign = taints().find(|taint| !rules.is_known(&taint.key));
     let quarantine = taints().find(|taint| taint.key == names::TAINT_QUARANTINE);
-    let own = taints().find(|taint| taint.key.starts_with(OWN_TAINTS));
+    let is_own = |key: &str| key.starts_with(OWN_TAINTS) && key != CORDON_TAINT;
+    let own = taints().find(|taint| is_own(&taint.key));
     let deleted = metadata.deletion_timestamp.is_some();
     let wishes = [
         spec.unschedulable.then_some(Wish::Cordoned),

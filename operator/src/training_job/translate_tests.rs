@@ -383,6 +383,18 @@ fn what_kubernetes_finds_out_about_a_node_is_nobodys_wish() {
     }
 }
 
+/// The node lifecycle controller adds the taint to each Node with `spec.unschedulable`.
+#[test]
+fn a_cordon_is_no_obstacle_for_a_validation() {
+    let spec = json!({"unschedulable": true, "taints": [
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
+    ]});
+    let node = node(node_view(spec, "True"), &TaintRules::default()).unwrap();
+    assert_eq!(node.wishes, [Wish::Cordoned].into());
+    let obstacle = scheduler::validation_obstacle(node.ready, node.taint.as_ref(), false);
+    assert_eq!((obstacle, node.foreign_taint), (None, None));
+}
+
 #[test]
 fn a_node_that_is_being_deleted_is_still_there_to_be_left() {
     let mut view = node_view(json!({"unschedulable": true}), "True");
@@ -618,6 +630,12 @@ fn each_container_that_starts_or_ends_is_a_step_towards_the_trainer() {
     assert!(Some(preparation.steps) < steps);
     let restarted = preparing(json!([]), [back_off(), waits(), waits(), waits(), waits()]);
     assert!(restarted.preparation.unwrap().joins);
+    let again = json!({"restartCount": 1, "state": {"waiting": {}}});
+    let restarts = preparing(json!([]), [again, waits(), waits(), waits(), waits()]);
+    assert!(
+        restarts.preparation.unwrap().joins,
+        "for a moment it neither runs nor waits for a reason"
+    );
     let trains = view(bound(), trainer(json!({"running": {}})), false);
     assert_eq!(pod(trains).unwrap().pod.preparation, None);
 }

@@ -1,16 +1,27 @@
 //! The metadata of an object as the operator reads it: nothing of who set which field, and of
-//! labels and annotations only our own. Of all these an object may have a megabyte, in pieces that
+//! labels and annotations only those that it looks at. Of all these an object may have a megabyte, in pieces that
 //! cost a hundred bytes each once they are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crds::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Begins the keys of our labels and annotations.
-const OURS: &str = "fireflyer.dev/";
+/// Labels and annotations that are read. Whoever may create an object of ours gives it as many of our prefix as it likes.
+const READ: [&str; 7] = [
+    names::LABEL_JOB,
+    names::LABEL_JOB_UID,
+    names::LABEL_ATTEMPT,
+    names::LABEL_RANK,
+    names::LABEL_CROSSING,
+    names::LABEL_VALIDATION_POLICY,
+    names::ANNOTATION_PROOF,
+];
+/// Longest of these values that is read. One that is longer counts as absent.
+const VALUE_BYTES: usize = 1024;
 
 /// Fields that are read of an ObjectMeta.
 #[derive(Deserialize)]
@@ -79,10 +90,13 @@ impl<'de> Deserialize<'de> for Ours {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ours, A::Error> {
                 let mut ours = BTreeMap::new();
                 while let Some(key) = map.next_key::<String>()? {
-                    if key.starts_with(OURS) {
-                        ours.insert(key, map.next_value()?);
-                    } else {
+                    if !READ.contains(&&*key) {
                         map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    let value: String = map.next_value()?;
+                    if value.len() <= VALUE_BYTES {
+                        ours.insert(key, value);
                     }
                 }
                 Ok(Ours(ours))

@@ -108,7 +108,9 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int 
         return value
     if type(value) is int and value.bit_length() > _BITS:
         raise StateError(f"failed to save {path}: a number of more than {_BITS} bits")
-    if type(value) in (int, float):
+    if type(value) is int:
+        return value
+    if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, torch.Tensor):
         return {"tensor": _place(value, path, tensors)}

@@ -83,6 +83,8 @@ pub struct Membership {
     there: usize,
     /// Members that left in good order.
     left: usize,
+    /// Ranks that ended well. A leader that began after that hears of them from others alone.
+    completed: BTreeSet<u32>,
     /// Members that sent nothing for [`QUIET`] and have not left, as of the last [`MembershipEvent::Tick`].
     quiet: BTreeSet<u32>,
     /// How often suspicions, quiet members or the newest checkpoint have changed.
@@ -132,6 +134,7 @@ impl Membership {
             joined: 0,
             there: 0,
             left: 0,
+            completed: BTreeSet::new(),
             quiet: BTreeSet::new(),
             changes: 0,
             connections: BTreeMap::new(),
@@ -211,6 +214,11 @@ impl Membership {
                 }
             }
             MembershipEvent::Gone { rank } => self.mark_out(rank),
+            MembershipEvent::Completed { rank } if rank < self.nodes => {
+                self.changes += u64::from(self.completed.insert(rank));
+                self.mark_out(rank);
+            }
+            MembershipEvent::Completed { .. } => {}
             MembershipEvent::Committed { epoch } => self.committed(epoch, effects),
             MembershipEvent::CommitFailed { current } => self.commit_failed(current, effects),
             MembershipEvent::Disconnected { connection } => self.disconnected(connection),
@@ -275,7 +283,16 @@ impl Membership {
     /// All that is known, by name: it costs as much as there are members.
     #[must_use]
     pub fn view(&self) -> GangView {
-        let (expected, known) = (self.size(), self.members.len());
+        // Nobody waits for who ended well before this leader began.
+        let is_missed = |rank: &&u32| self.is_member(**rank) && !self.members.contains_key(rank);
+        let ended = self.completed.iter().filter(is_missed).count();
+        let (expected, known) = (self.size() - ended, self.members.len());
+        let not_ended = |ranks: Vec<u32>| -> Vec<u32> {
+            let ranks = ranks.into_iter();
+            ranks
+                .filter(|rank| !self.completed.contains(rank))
+                .collect()
+        };
         GangView {
             epoch: self.epoch,
             members: self.expected(),
@@ -289,14 +306,14 @@ impl Membership {
                 }
                 (Stage::Gathering | Stage::Introduced | Stage::Started, true, false) => {
                     GangPhase::Connecting {
-                        missing: self.ranks_where(|member| {
+                        missing: not_ended(self.ranks_where(|member| {
                             member.is_none_or(|member| !self.has_joined(member))
-                        }),
+                        })),
                     }
                 }
                 (Stage::Gathering | Stage::Introduced | Stage::Started, false, false) => {
                     GangPhase::Gathering {
-                        missing: self.ranks_where(|member| member.is_none()),
+                        missing: not_ended(self.ranks_where(|member| member.is_none())),
                     }
                 }
             },

@@ -36,13 +36,15 @@ impl Membership {
     #[must_use]
     pub fn is_heard(&self) -> bool {
         let trains = match self.stage {
-            Stage::Gathering | Stage::Introduced | Stage::Started => self.joined == self.size(),
+            Stage::Gathering | Stage::Introduced | Stage::Started => true,
             Stage::Stopping | Stage::Proposing => false,
         };
-        let mut members = self.members.values();
-        trains
-            && self.quiet.is_empty()
-            && members.all(|member| member.left || member.connection.is_some())
+        let is_heard = |rank: &u32| {
+            let member = self.members.get(rank);
+            let joined = member.filter(|member| self.has_joined(member));
+            self.has_left(*rank) || joined.is_some_and(|member| member.connection.is_some())
+        };
+        trains && self.quiet.is_empty() && self.expected().iter().all(is_heard)
     }
 
     /// Takes what a heartbeat says of progress. Repetitions of what is known are no sign.
@@ -85,7 +87,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{Leader, joined};
-    use super::super::{MembershipEvent, QUIET};
+    use super::super::{GangPhase, MembershipEvent, QUIET};
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -170,5 +172,25 @@ mod tests {
         leader.handle(MembershipEvent::Leaving { connection });
         leader.handle(MembershipEvent::Disconnected { connection });
         assert!(leader.membership.is_heard(), "it has done its part");
+    }
+
+    #[test]
+    fn a_new_leader_hears_a_gang_of_which_a_rank_has_ended() {
+        let (mut leader, all) = Leader::run(2);
+        let connection = all[1];
+        leader.handle(MembershipEvent::Leaving { connection });
+        leader.handle(MembershipEvent::Disconnected { connection });
+        assert!(
+            leader.membership.is_heard(),
+            "by the leader that saw it leave"
+        );
+        // The next leader: only those who are left dial.
+        let mut next = Leader::new(2);
+        let (again, _) = next.hello(0, Some(1));
+        beat(&mut next, again, Some(41), 7);
+        assert!(!next.membership.is_heard(), "the other may train unheard");
+        next.handle(MembershipEvent::Completed { rank: 1 });
+        assert!(next.membership.is_heard(), "it has done its part");
+        assert_eq!(next.view().phase, GangPhase::Running);
     }
 }

@@ -364,8 +364,10 @@ impl Membership {
         recovery.out.iter().any(lost) || !recovery.without_memory.is_empty() || given_up
     }
 
-    fn has_left(&self, rank: u32) -> bool {
-        self.members.get(&rank).is_some_and(|member| member.left)
+    /// Returns true if a rank has nothing left to do: it left in good order, or ended well before this leader began.
+    pub(super) fn has_left(&self, rank: u32) -> bool {
+        let left = self.members.get(&rank).is_some_and(|member| member.left);
+        left || self.completed.contains(&rank)
     }
 
     /// Whether the gang has been started, or is being, and may go on after a loss.
@@ -505,8 +507,12 @@ impl Membership {
             members.remove(&rank);
         }
         let members: Vec<u32> = members.into_iter().collect();
-        let left = members.len() as u32;
-        if members.len() < expected.len() && left < self.recovery.policy.least {
+        // Who ended well is missed by nobody.
+        let ended = expected
+            .iter()
+            .filter(|rank| !members.contains(rank) && self.has_left(**rank));
+        let left = (members.len() + ended.count()) as u32;
+        if (left as usize) < expected.len() && left < self.recovery.policy.least {
             let least = self.recovery.policy.least;
             self.break_with(Break::TooFew { left, least });
             return;

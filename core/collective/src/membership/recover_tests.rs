@@ -442,3 +442,26 @@ fn a_rank_suspects_no_more_others_than_it_can_have_links_to() {
         "whom it reaches again makes room"
     );
 }
+
+#[test]
+fn a_sidecar_that_restarts_beside_a_rank_that_ended_well_ends_no_attempt() {
+    let mut gang = Gang::new(2);
+    gang.membership.recovery.policy.least = 2;
+    gang.handle(MembershipEvent::Leaving {
+        connection: connection(1),
+    });
+    gang.handle(MembershipEvent::Disconnected {
+        connection: connection(1),
+    });
+    gang.pass(5 * S);
+    assert_eq!(gang.phase(), GangPhase::Running);
+    gang.handle(MembershipEvent::Disconnected {
+        connection: connection(0),
+    });
+    let _revoked = gang.hello(0, None);
+    gang.stopped(0, 1, &[1]);
+    let effects = gang.pass(3 * S);
+    let (_, members, _) = proposed(&effects).unwrap();
+    assert_eq!(members, [0]);
+    assert_eq!(gang.membership.broken(), None);
+}

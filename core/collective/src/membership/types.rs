@@ -79,6 +79,8 @@ pub enum MembershipEvent {
     RankLost { connection: Connection },
     /// The pod of this rank is gone for good.
     Gone { rank: u32 },
+    /// The rank has ended well, whether this leader has heard of it or not: nobody waits for it.
+    Completed { rank: u32 },
     /// The store has taken the commit of this epoch.
     Committed { epoch: u64 },
     /// The store has not taken the commit at hand. What it holds, if that is known.

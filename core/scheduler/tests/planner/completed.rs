@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use scheduler::{
     Action, CollectedPod, CommittedMembers, CompletedRanks, Exit, GangLiveness, JobPhase, Plan,
-    PodState, Ready, Snapshot, Timestamp,
+    PodState, Ready, Sights, Snapshot, Timestamp, WhenBusy, Wish,
 };
 
 use crate::absence::confirm;
@@ -14,6 +14,7 @@ use crate::build::{at, key};
 use crate::decisions::{decide, recorded, step};
 use crate::gangs::{deletions, fail, running};
 use crate::properties::apply;
+use crate::validation::validation;
 
 fn end(snapshot: &mut Snapshot, rank: usize, now: Timestamp) {
     let pod = &mut snapshot.pods[rank];
@@ -247,7 +248,10 @@ fn a_gang_that_may_shrink_does_not_take_a_rank_that_ended_well_for_lost() {
     snapshot.pods.remove(1);
     confirm(&mut snapshot, at(20));
     let plan = decide(&snapshot, at(20));
-    assert!(plan.is_empty() && plan.gone.is_empty(), "{plan:#?}");
+    assert!(
+        plan.is_empty() && plan.gone[0].ranks.is_empty(),
+        "{plan:#?}"
+    );
     snapshot.pods[1].state = PodState::Failed(Exit::default());
     snapshot.pods[1].terminal = true;
     let plan = decide(&snapshot, at(30));
@@ -288,4 +292,74 @@ fn a_lease_that_runs_out_ends_nothing_while_it_is_not_known_what_became_of_the_p
     silent.liveness.insert((key("train"), 1), Arc::new(gang));
     let status = recorded(&decide(&silent, at(12)), "train");
     assert_eq!(status.phase, JobPhase::Restarting);
+}
+
+/// Rank 1 of three has ended well, which is recorded, and its pod was collected.
+fn beside_an_ended_rank() -> Snapshot {
+    let mut snapshot = running(3);
+    end(&mut snapshot, 1, at(9));
+    step(&mut snapshot, at(10));
+    assert_eq!(remembered(&snapshot), [1]);
+    snapshot.pods.remove(1);
+    snapshot
+}
+
+#[test]
+fn nobody_leaves_for_the_sake_of_the_node_of_a_rank_that_is_over() {
+    let wishes = [
+        Wish::Cordoned,
+        Wish::Tainted("karpenter.sh/disrupted".into()),
+        Wish::Deleted,
+    ];
+    for wish in wishes {
+        let mut snapshot = beside_an_ended_rank();
+        snapshot.nodes[1].wishes = [(wish.clone(), at(20))].into();
+        for second in 21..300 {
+            confirm(&mut snapshot, at(second));
+            let plan = decide(&snapshot, at(second));
+            assert!(plan.is_empty(), "{wish:?}: {plan:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_validation_of_the_node_of_a_rank_that_is_over_interrupts_nobody() {
+    let mut snapshot = beside_an_ended_rank();
+    let mut run = validation("check", "a-001");
+    run.when_busy = WhenBusy::Interrupt;
+    snapshot.jobs.push(run);
+    let mut sights = Sights::default();
+    for second in 11..300 {
+        confirm(&mut snapshot, at(second));
+        let mut seen = snapshot.clone();
+        sights.fill_in(&mut seen, &scheduler::Policy::default(), at(second));
+        let plan = decide(&seen, at(second));
+        apply(&mut snapshot, &plan, at(second));
+        let phase = snapshot.jobs[0].status.phase;
+        assert_eq!(phase, JobPhase::Running, "second {second}");
+    }
+}
+
+#[test]
+fn the_others_do_not_wait_for_who_ended_well_and_do_not_call_it_lost() {
+    let mut snapshot = beside_an_ended_rank();
+    confirm(&mut snapshot, at(20));
+    let completed: Vec<_> = decide(&snapshot, at(20)).gone.into_iter().collect();
+    assert_eq!(completed.len(), 1);
+    assert_eq!(
+        (&completed[0].ranks[..], &completed[0].completed[..]),
+        (&[][..], &[1][..])
+    );
+    // The next epoch is without it, as it would be without a rank that was lost.
+    snapshot.jobs[0].shrinks = true;
+    snapshot.jobs[0].status.membership = Some(CommittedMembers {
+        attempt: 1,
+        epoch: 2,
+        participants: 2,
+        lost: [1].into(),
+        lost_nodes: vec!["a-001".to_owned()],
+        ..CommittedMembers::default()
+    });
+    let plan = format!("{:?}", decide(&snapshot, at(21)));
+    assert!(!plan.contains("NodesLost"), "{plan}");
 }

@@ -81,6 +81,7 @@ fn a_loss_ends_nothing_and_the_others_learn_who_is_gone() {
             job: key("train"),
             attempt: 1,
             ranks: vec![2],
+            completed: Vec::new(),
         };
         assert_eq!(plan.gone, [gone]);
         snapshot.jobs[0].shrinks = false;

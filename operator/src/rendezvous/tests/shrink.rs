@@ -25,6 +25,7 @@ fn gone(ranks: &[u32]) -> Vec<Gone> {
         job: gang(1, 3).gang.job.clone(),
         attempt: 1,
         ranks: ranks.to_vec(),
+        completed: Vec::new(),
     }]
 }
 

@@ -81,8 +81,11 @@ pub(super) fn preparation(view: &PodView) -> Preparation {
     let sidecar = inits
         .iter()
         .find(|one| one.name == names::CONTAINER_HFREDUCE);
-    // The kubelet restarts a sidecar that has waited for the others for ten minutes.
-    let joins = sidecar.is_some_and(|one| !one.started && (stage(one) > 0 || is_backing_off(one)));
+    // The kubelet restarts a sidecar that has waited for the others for ten minutes. In between it neither runs nor
+    // waits for a reason.
+    let has_run =
+        |one: &ContainerStatusView| stage(one) > 0 || is_backing_off(one) || one.restart_count > 0;
+    let joins = sidecar.is_some_and(|one| !one.started && has_run(one));
     let at = if joins {
         "its sidecar waits for those of the other nodes".to_owned()
     } else if stages == 0 && !has_sandbox {
@@ -265,7 +268,10 @@ fn blocked(container: &ContainerStatusView) -> Option<Problem> {
         .find(|(reason, _)| *reason == waiting.reason)?;
     Some(Problem {
         reason: "ImageError",
-        message: format!("image {} of container {name} {what}", container.image),
+        message: cut(&format!(
+            "image {} of container {name} {what}",
+            container.image
+        )),
     })
 }
 
