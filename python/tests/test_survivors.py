@@ -1,5 +1,6 @@
 """Checkpoints of those that are left after a loss: who can go on from them, and what they replace."""
 
+import dataclasses
 import os
 import shutil
 import unittest
@@ -88,6 +89,18 @@ class SurvivorsTest(Case):
             found, _ = manifest.read(self.root / f"attempt-1/step-{step}")
             self.assertEqual((found.members, found.world_size), (members, 2))
         self.assertIn("2 ranks that were left (1, 2)", found.whose)
+
+    def test_the_first_ranks_of_a_larger_gang_are_no_whole_gang(self):
+        self.old()
+        directory = self.root / "attempt-1/step-1"
+        whole, _ = manifest.read(directory)
+        self.assertTrue(whole.is_of_gang(2))
+        left = dataclasses.replace(whole, gang_size=4)
+        (directory / manifest.NAME).write_bytes(left.encode()[0])
+        found, _ = manifest.read(directory)
+        self.assertEqual(found.members, [0, 1])
+        self.assertFalse(found.is_of_gang(2))
+        self.assertEqual(found.whose, "2 ranks that were left (0, 1)")
 
     def test_a_manifest_whose_ranks_make_no_sense_is_damaged_and_says_why(self):
         def renamed(name):

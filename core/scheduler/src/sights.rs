@@ -57,10 +57,45 @@ struct PodSight {
     since: Timestamp,
     /// The most steps of its preparation that were seen: to repeat one is no progress.
     steps: u32,
-    /// Since when something that it needs is missing, or was before it goes on.
-    blocked: Option<Timestamp>,
+    blocked: Option<Blocked>,
     /// Its grace, and when that is over.
     leaving: Option<(Duration, Timestamp)>,
+}
+
+/// Longest time that a kubelet waits before it pulls an image again, and some more.
+const LONGEST_BACK_OFF: Duration = Duration::from_mins(6);
+
+/// Something that a pod needs is missing, or was a moment ago.
+#[derive(Clone, Copy, Debug)]
+struct Blocked {
+    first: Timestamp,
+    last: Timestamp,
+    /// Since when its kubelet has said nothing but that it waits before it pulls again.
+    backs_off: Option<Timestamp>,
+}
+
+impl Blocked {
+    fn at(now: Timestamp) -> Self {
+        Self {
+            first: now,
+            last: now,
+            backs_off: None,
+        }
+    }
+
+    /// Notes what is seen of a pod that cannot start. Returns true if its kubelet pulls the image: it says of a failed
+    /// pull that it waits, and goes on to say so during the next pull, however long that takes.
+    fn note(&mut self, backs_off: bool, now: Timestamp) -> bool {
+        self.last = now;
+        self.backs_off = backs_off.then(|| self.backs_off.unwrap_or(now));
+        let is_pulled = self
+            .backs_off
+            .is_some_and(|since| now >= since + LONGEST_BACK_OFF);
+        if is_pulled {
+            self.first = now;
+        }
+        is_pulled
+    }
 }
 
 impl Sights {
@@ -169,9 +204,18 @@ impl Sights {
                         leaving: before.and_then(|before| before.leaving),
                     },
                 };
-                let is_blocked = matches!(pod.state, PodState::Blocked(_));
+                let mut is_blocked = matches!(pod.state, PodState::Blocked(_));
                 if is_blocked {
-                    sight.blocked.get_or_insert(now);
+                    let backs_off = pod.preparation.as_ref().is_some_and(|at| at.backs_off);
+                    let blocked = sight.blocked.get_or_insert(Blocked::at(now));
+                    if blocked.note(backs_off, now) {
+                        pod.state = PodState::Starting;
+                        is_blocked = false;
+                    }
+                } else {
+                    sight.blocked = sight
+                        .blocked
+                        .filter(|one| now < one.last + LONGEST_BACK_OFF);
                 }
                 if before.is_some_and(|before| before.step == Step::Unbound)
                     && step != Step::Unbound
@@ -188,7 +232,7 @@ impl Sights {
                 });
                 pod.delete_by = sight.leaving.map(|(_, due)| due);
                 let blocked = sight.blocked.filter(|_| is_blocked);
-                pod.since = blocked.unwrap_or(sight.since);
+                pod.since = blocked.map_or(sight.since, |blocked| blocked.first);
                 sights.insert(key, sight);
             }
         }

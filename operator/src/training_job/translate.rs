@@ -441,7 +441,7 @@ pub fn pod(view: PodView) -> Option<MirroredPod> {
         && says(names::LABEL_RANK, &rank.to_string());
     let grace = view.metadata.deletion_grace_period_seconds;
     let state = pod_state(&view);
-    let is_starting = state == PodState::Starting;
+    let is_starting = matches!(state, PodState::Starting | PodState::Blocked(_));
     let pod = scheduler::Pod {
         job,
         attempt,

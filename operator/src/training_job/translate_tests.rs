@@ -269,6 +269,16 @@ fn an_image_that_cannot_be_had_is_named() {
         PodState::Blocked(problem),
         "the kubelet alternates"
     );
+    let backs_off = |reason| {
+        let states = || json!({"state": {"waiting": {}}});
+        let failed = json!({"state": {"waiting": {"reason": reason}}});
+        let pod = preparing(json!([]), [states(), states(), states(), failed, states()]);
+        pod.preparation.unwrap().backs_off
+    };
+    assert_eq!(
+        ["ImagePullBackOff", "ErrImagePull", "InvalidImageName"].map(backs_off),
+        [true, false, false]
+    );
     let refers = trainer(
         json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"s\" not found"}}),
     );

@@ -337,6 +337,7 @@ class Checkpoint:
             unstorable = any("state" in part for part in parts)
             return {"error": f"failed to save step {step}: {some(errors)}", "state": unstorable}
         directory = self._directory(step)
+        _, gang_size = agreement.standing()
         try:
             for part in parts:
                 # Also finds a directory that is not shared between the nodes.
@@ -356,6 +357,7 @@ class Checkpoint:
                 tensors={name: entry for part in parts for name, entry in part["tensors"].items()},
                 state=parts[0]["shared"],
                 ranks=[part["own"] for part in parts],
+                gang_size=0 if len(parts) == gang_size else gang_size,
             ).encode()
             self._disk.write(directory / manifest.NAME, [content])
         except FileNotFoundError as error:

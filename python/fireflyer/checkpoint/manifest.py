@@ -47,6 +47,8 @@ class Manifest:
     state: dict[str, Any]
     #: The states that each rank has of its own, in the order of `members`.
     ranks: list[dict[str, Any]]
+    #: How many ranks the gang had; 0 if all of them took part.
+    gang_size: int = 0
 
     @functools.cached_property
     def members(self) -> list[int]:
@@ -72,7 +74,7 @@ class Manifest:
 
     def is_of_gang(self, size: int) -> bool:
         """Whether all ranks of a gang of `size` took part, so that each of them finds its own states."""
-        return self.members == list(range(size))
+        return self.members == list(range(size)) and self.gang_size in (0, size)
 
     @property
     def name(self) -> str:
@@ -82,6 +84,9 @@ class Manifest:
     def encode(self) -> tuple[bytes, str]:
         """Its bytes, and their SHA-256 in hex. A `CheckpointError` if it would be too large to be read."""
         value = {"format": FORMAT, **asdict(self)}
+        if not self.gang_size:
+            # As releases read it that did not know the field.
+            del value["gang_size"]
         content = _json({**value, "sha256": _digest(_json(value))})
         if len(content) > MANIFEST_LIMIT_BYTES:
             raise CheckpointError(
@@ -197,7 +202,7 @@ def _digest(content: bytes) -> str:
 
 
 def _check(manifest: Manifest) -> None:
-    for name in ("attempt", "step", "sequence", "world_size"):
+    for name in ("attempt", "step", "sequence", "world_size", "gang_size"):
         if type(getattr(manifest, name)) is not int or getattr(manifest, name) < 0:
             raise ValueError(f"{name} is not a whole number")
     if type(manifest.ranks) is not list:

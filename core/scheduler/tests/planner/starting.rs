@@ -50,7 +50,23 @@ impl Start {
         pod.preparation = Some(Arc::new(Preparation {
             steps,
             joins: false,
+            backs_off: false,
             at: what.to_owned(),
+        }));
+    }
+
+    /// A pull of its image has failed: just now, or the kubelet says that it waits before it tries again.
+    fn cannot_pull(&mut self, rank: usize, backs_off: bool) {
+        let pod = &mut self.snapshot.pods[rank];
+        pod.state = PodState::Blocked(Problem {
+            reason: "ImageError",
+            message: "image train:1 of container trainer cannot be pulled".to_owned(),
+        });
+        pod.preparation = Some(Arc::new(Preparation {
+            steps: 3,
+            joins: false,
+            backs_off,
+            at: "gets image train:1 of container trainer".to_owned(),
         }));
     }
 
@@ -61,6 +77,7 @@ impl Start {
         pod.preparation = Some(Arc::new(Preparation {
             steps: 2,
             joins: true,
+            backs_off: false,
             at: "joins".to_owned(),
         }));
     }
@@ -203,6 +220,51 @@ fn a_pull_that_fails_after_forty_minutes_has_the_patience_of_a_missing_image() {
     });
     let status = start.look(50 * MINUTE + 2);
     assert_eq!(status.phase, JobPhase::Restarting);
+}
+
+/// The kubelet says that it waits before it pulls again until that pull has ended.
+#[test]
+fn a_pull_of_forty_minutes_whose_first_try_failed_goes_on() {
+    let mut start = Start::new(1);
+    start.cannot_pull(0, false);
+    start.look_until(2, 12);
+    start.cannot_pull(0, true);
+    let status = start.look_until(13, 40 * MINUTE);
+    assert_eq!((status.phase, status.attempt), (JobPhase::Starting, 1));
+    // It fails: that counts from now on.
+    start.cannot_pull(0, false);
+    let status = start.look_until(40 * MINUTE + 1, 50 * MINUTE - 1);
+    assert_eq!((status.phase, status.attempt), (JobPhase::Starting, 1));
+    assert_eq!(start.look(50 * MINUTE).phase, JobPhase::Restarting);
+}
+
+#[test]
+fn tries_that_fail_one_after_another_are_no_pull_that_goes_on() {
+    // As a kubelet tries again: later each time, five minutes at most.
+    let tries = [2, 15, 35, 75, 155, 315];
+    let mut start = Start::new(1);
+    for second in 2..602 {
+        start.cannot_pull(
+            0,
+            !tries
+                .iter()
+                .any(|try_at| (*try_at..try_at + 10).contains(&second)),
+        );
+        assert_eq!(start.look(second).phase, JobPhase::Starting, "at {second}");
+    }
+    assert_eq!(start.look(602).phase, JobPhase::Restarting);
+}
+
+#[test]
+fn two_failures_far_apart_in_pulls_that_go_on_are_not_one_missing_image() {
+    let mut start = Start::new(1);
+    for failed_at in [MINUTE, 30 * MINUTE] {
+        start.cannot_pull(0, false);
+        start.look(failed_at);
+        start.prepares(0, 3, "gets image train:1 of container trainer");
+        let status = start.look_until(failed_at + 1, failed_at + 20 * MINUTE);
+        assert_eq!((status.phase, status.attempt), (JobPhase::Starting, 1));
+    }
 }
 
 #[test]

@@ -96,8 +96,22 @@ pub(super) fn preparation(view: &PodView) -> Preparation {
     Preparation {
         steps: u32::from(has_sandbox) + stages,
         joins,
+        backs_off: waits_to_pull(view),
         at: cut(&at),
     }
+}
+
+/// Returns true if the first container that is waited for failed to be pulled, and no try has failed since the kubelet
+/// last said that it waits.
+fn waits_to_pull(view: &PodView) -> bool {
+    let status = &view.status;
+    let mut containers = status
+        .init_container_statuses
+        .iter()
+        .chain(&status.container_statuses);
+    let blocked = containers.find(|container| blocked(container).is_some());
+    let waiting = blocked.and_then(|container| container.state.waiting.as_ref());
+    waiting.is_some_and(|waiting| waiting.reason == "ImagePullBackOff")
 }
 
 /// Stage of a container: it grows while nothing has to be done again.

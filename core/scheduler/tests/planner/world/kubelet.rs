@@ -151,6 +151,7 @@ impl World {
             running.pod.preparation = Some(Arc::new(Preparation {
                 steps,
                 joins,
+                backs_off: false,
                 at: format!("step {steps}"),
             }));
             self.changed();
