@@ -70,3 +70,9 @@ pub(crate) const DEFERRED_OF_NODE: usize = 64;
 /// - At the limit: dropped: the connection is closed and dialed again
 /// - Test: `while_the_store_does_not_answer_what_sidecars_say_is_bounded`
 pub(crate) const DEFERRED_OF_GANG: usize = 1024;
+
+/// Value of a label or an annotation of ours that the operator reads.
+///
+/// - At the limit: dropped: it counts as absent
+/// - Test: `a_value_that_is_too_long_counts_as_absent`
+pub(crate) const VALUE_BYTES: usize = 1 << 10;

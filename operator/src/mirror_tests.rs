@@ -1,3 +1,5 @@
+//! Tests of the mirror.
+
 use std::sync::Arc;
 
 use super::*;

@@ -155,8 +155,8 @@ fn hostile_or_labelled(index: usize) -> String {
     }
 }
 
-/// A pod of a gang whose image is a name of 60,000 letters, which no kubelet can parse: the job's spec is below 64 KiB.
-/// The kubelet repeats the name in the pod's status.
+/// A pod of a gang whose image is a name of 60,000 letters, which no kubelet can parse: the job's
+/// spec is below 64 KiB. The kubelet repeats the name in the pod's status.
 fn misnamed(index: usize) -> String {
     let owner = r#"{"apiVersion":"fireflyer.dev/v1alpha1","kind":"TrainingJob","name":"job","uid":"6f6c9d1e-job"}"#;
     let image = "x".repeat(60_000);
@@ -186,7 +186,8 @@ fn what_a_pod_waits_for_fits_into_a_status() {
     );
 }
 
-/// Jobs of unknown fields or of labels, a gang whose images have names of 60 KB, and notes of claims.
+/// Jobs of unknown fields or of labels, a gang whose images have names of 60 KB, and notes of
+/// claims.
 #[test]
 fn whatever_one_tenant_writes_fits_beside_everything_else() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

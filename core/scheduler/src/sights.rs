@@ -83,8 +83,9 @@ impl Blocked {
         }
     }
 
-    /// Notes what is seen of a pod that cannot start. Returns true if its kubelet pulls the image: it says of a failed
-    /// pull that it waits, and goes on to say so during the next pull, however long that takes.
+    /// Notes what is seen of a pod that cannot start. Returns true if its kubelet pulls the image:
+    /// it says of a failed pull that it waits, and goes on to say so during the next pull, however
+    /// long that takes.
     fn note(&mut self, backs_off: bool, now: Timestamp) -> bool {
         self.last = now;
         self.backs_off = backs_off.then(|| self.backs_off.unwrap_or(now));

@@ -367,7 +367,8 @@ pub struct Preparation {
     pub steps: u32,
     /// True while its sidecar waits for those of the other pods.
     pub joins: bool,
-    /// True while its kubelet says that it waits before it pulls an image again. It says so while it pulls it, too.
+    /// True while its kubelet says that it waits before it pulls an image again. It says so while
+    /// it pulls it, too.
     pub backs_off: bool,
     /// Description of what the pod is at, for people:
     /// `init container model runs since 2026-11-27T09:10:00Z`.

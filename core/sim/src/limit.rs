@@ -1,3 +1,5 @@
+//! Limits of time that tests hold: what was seen, printed beside the limit.
+
 use std::time::Duration;
 
 /// Prints the share of a limit that something took, and panics if it took ten times the limit: a test runs beside

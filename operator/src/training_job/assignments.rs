@@ -269,7 +269,8 @@ mod tests {
         assert_eq!(gang_of_pods(&whole, &other, 1), None);
     }
 
-    /// The ConfigMap is not proved, after an upgrade or the loss of the master key, or somebody took it away.
+    /// The ConfigMap is not proved, after an upgrade or the loss of the master key, or somebody
+    /// took it away.
     #[test]
     fn a_gang_of_which_a_rank_ended_well_and_was_collected_is_known_by_its_pods() {
         let job = json!({

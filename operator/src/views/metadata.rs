@@ -1,6 +1,6 @@
 //! The metadata of an object as the operator reads it: nothing of who set which field, and of
-//! labels and annotations only those that it looks at. Of all these an object may have a megabyte, in pieces that
-//! cost a hundred bytes each once they are read.
+//! labels and annotations only those that it looks at. Of all these an object may have a megabyte,
+//! in pieces that cost a hundred bytes each once they are read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Labels and annotations that are read. Whoever may create an object of ours gives it as many of our prefix as it likes.
+use crate::limits::VALUE_BYTES;
+
+/// Labels and annotations that are read. Whoever may create an object of ours gives it as many of
+/// our prefix as it likes.
 const READ: [&str; 7] = [
     names::LABEL_JOB,
     names::LABEL_JOB_UID,
@@ -20,8 +23,6 @@ const READ: [&str; 7] = [
     names::LABEL_VALIDATION_POLICY,
     names::ANNOTATION_PROOF,
 ];
-/// Longest of these values that is read. One that is longer counts as absent.
-const VALUE_BYTES: usize = 1024;
 
 /// Fields that are read of an ObjectMeta.
 #[derive(Deserialize)]
@@ -137,5 +138,17 @@ mod tests {
         // Which label of a Node means what is the Fabric's to say.
         let node: NodeView = serde_json::from_value(object).unwrap();
         assert_eq!(node.metadata.labels.map(|labels| labels.len()), Some(2));
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_counts_as_absent() {
+        for (more, is_read) in [(0, true), (1, false)] {
+            let proof = "p".repeat(super::VALUE_BYTES + more);
+            let object =
+                json!({"metadata": {"annotations": {"fireflyer.dev/assignment-proof": proof}}});
+            let claim: ClaimView = serde_json::from_value(object).unwrap();
+            let annotations = claim.metadata.annotations.unwrap_or_default();
+            assert_eq!(!annotations.is_empty(), is_read, "{more} bytes more");
+        }
     }
 }

@@ -55,7 +55,8 @@ impl Start {
         }));
     }
 
-    /// A pull of its image has failed: just now, or the kubelet says that it waits before it tries again.
+    /// A pull of its image has failed: just now, or the kubelet says that it waits before it tries
+    /// again.
     fn cannot_pull(&mut self, rank: usize, backs_off: bool) {
         let pod = &mut self.snapshot.pods[rank];
         pod.state = PodState::Blocked(Problem {

@@ -81,8 +81,8 @@ pub(super) fn preparation(view: &PodView) -> Preparation {
     let sidecar = inits
         .iter()
         .find(|one| one.name == names::CONTAINER_HFREDUCE);
-    // The kubelet restarts a sidecar that has waited for the others for ten minutes. In between it neither runs nor
-    // waits for a reason.
+    // The kubelet restarts a sidecar that has waited for the others for ten minutes. In between it
+    // neither runs nor waits for a reason.
     let has_run =
         |one: &ContainerStatusView| stage(one) > 0 || is_backing_off(one) || one.restart_count > 0;
     let joins = sidecar.is_some_and(|one| !one.started && has_run(one));
@@ -101,8 +101,8 @@ pub(super) fn preparation(view: &PodView) -> Preparation {
     }
 }
 
-/// Returns true if the first container that is waited for failed to be pulled, and no try has failed since the kubelet
-/// last said that it waits.
+/// Returns true if the first container that is waited for failed to be pulled, and no try has
+/// failed since the kubelet last said that it waits.
 fn waits_to_pull(view: &PodView) -> bool {
     let status = &view.status;
     let mut containers = status
