@@ -184,9 +184,9 @@ impl JobPlan {
         })
     }
 
-    /// The nodes on which it creates pods.
+    /// The nodes that it takes: those of its attempt, and those on which it creates pods.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
-        self.actions.iter().filter_map(|action| match action {
+        let pods = self.actions.iter().filter_map(|action| match action {
             Action::CreatePod { node, .. } => Some(node),
             Action::AddFinalizer
             | Action::RemoveFinalizer
@@ -197,7 +197,9 @@ impl JobPlan {
             | Action::StripPod { .. }
             | Action::DeleteAttempt { .. }
             | Action::DeleteJob => None,
-        })
+        });
+        let places = self.attempt().into_iter().flat_map(|new| &new.nodes);
+        pods.chain(places.map(|place| &place.node))
     }
 }
 

@@ -81,7 +81,17 @@ impl World {
         now: Timestamp,
     ) -> bool {
         let node = snapshot.nodes.iter().find(|one| one.name == *node).unwrap();
-        let is_run = job_of(key, snapshot).pin.is_some();
+        let taker = job_of(key, snapshot);
+        let is_run = taker.pin.is_some();
+        // Two jobs may have a right to one node, which each had in turn: the first in the queue gets it.
+        let own = taker.status.promise.as_ref().map(|promise| promise.attempt);
+        let mut attempts = snapshot.attempts.iter();
+        let is_own = attempts.any(|attempt| {
+            attempt.job == *key && Some(attempt.number) == own && attempt.nodes.contains(&node.name)
+        });
+        if is_own {
+            return false;
+        }
         let mut others = waiters.iter().filter(|waiter| waiter.job.key != *key);
         others.any(|waiter| {
             let status = &waiter.job.status;
