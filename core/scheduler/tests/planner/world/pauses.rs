@@ -83,7 +83,8 @@ impl World {
         let node = snapshot.nodes.iter().find(|one| one.name == *node).unwrap();
         let taker = job_of(key, snapshot);
         let is_run = taker.pin.is_some();
-        // Two jobs may have a right to one node, which each had in turn: the first in the queue gets it.
+        // Two jobs may have a right to one node, which each had in turn: the first in the queue
+        // gets it.
         let own = taker.status.promise.as_ref().map(|promise| promise.attempt);
         let mut attempts = snapshot.attempts.iter();
         let is_own = attempts.any(|attempt| {
