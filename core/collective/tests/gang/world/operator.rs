@@ -114,6 +114,7 @@ impl World {
             | MembershipEvent::Recovered { .. }
             | MembershipEvent::RankLost { .. }
             | MembershipEvent::Gone { .. }
+            | MembershipEvent::Completed { .. }
             | MembershipEvent::Committed { .. }
             | MembershipEvent::CommitFailed { .. }
             | MembershipEvent::Leaving { .. }
