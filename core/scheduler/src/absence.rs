@@ -31,8 +31,11 @@ pub(crate) fn doubts(ledger: &Ledger<'_>) -> Vec<Absent> {
 
 /// Nodes that the job's attempt holds or its pods are on, and that have no object.
 fn nodes_of(view: &JobView<'_>, ledger: &Ledger<'_>) -> Vec<Absent> {
-    let held = view.holding();
-    let held = held.into_iter().flat_map(|attempt| view.places(attempt));
+    let held = view.holding().into_iter().flat_map(|attempt| {
+        let places = view.places(attempt);
+        // Nobody misses the node of a rank that ended well.
+        places.filter(|(rank, _)| !view.is_completed(attempt.number, *rank))
+    });
     let pods = view.pods.values().filter(|pod| !pod.terminal);
     let nodes = held.map(|(_, node)| node).chain(pods.map(|pod| &pod.node));
     let missed = nodes.filter(|node| ledger.states().is_in_doubt(node));

@@ -363,3 +363,11 @@ fn the_others_do_not_wait_for_who_ended_well_and_do_not_call_it_lost() {
     let plan = format!("{:?}", decide(&snapshot, at(21)));
     assert!(!plan.contains("NodesLost"), "{plan}");
 }
+
+/// As the pods of a gang show it that has no proof, or no ConfigMap any more.
+#[test]
+fn a_gang_whose_ended_rank_has_no_known_node_goes_on_to_its_end() {
+    let mut snapshot = beside_an_ended_rank();
+    snapshot.attempts[0].nodes[1] = "".into();
+    goes_on_to_its_end(snapshot, &[0, 2]);
+}
