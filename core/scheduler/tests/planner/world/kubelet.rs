@@ -136,7 +136,9 @@ impl World {
             here && self.is_alive(&running.pod.node)
         });
         if ready.count() == size {
-            self.run(&id).joined = true;
+            let now = self.queue.now();
+            let run = self.run(&id);
+            (run.joined, run.joined_at) = (true, now);
             self.write_down(&job, attempt);
             for id in gang {
                 let delay = self.delay(0, 1000);
@@ -192,7 +194,11 @@ impl World {
     /// itself.
     pub(super) fn prepares_as_a_whole(&self, job: &JobKey, attempt: u32) -> bool {
         let run = self.runs.get(&(job.clone(), attempt));
-        let joined = run.is_some_and(|run| run.joined && !run.broken && run.started.is_none());
+        // What a leader has decided just before, it could not know better.
+        let heard = |at| at + Duration::from_secs(1) < self.queue.now();
+        let joined = run.is_some_and(|run| {
+            run.joined && !run.broken && run.started.is_none() && heard(run.joined_at)
+        });
         let gang = self.members(job, attempt);
         let size = self
             .attempts

@@ -182,6 +182,8 @@ pub(crate) struct Running {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) joined: bool,
+    /// When its gang had joined.
+    pub(crate) joined_at: Duration,
     pub(crate) started: Option<u64>,
     pub(crate) broken: bool,
     pub(crate) saving: bool,
