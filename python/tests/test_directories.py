@@ -150,7 +150,7 @@ class Job:
                 shard.verify(Disk(), path.parent, found.tensors)
             except Exception:
                 continue
-            if not self.sharded or found.world_size == size:
+            if not self.sharded or found.is_of_gang(size):
                 good[found.name] = found.sequence
         return good
 
