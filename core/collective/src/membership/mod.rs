@@ -287,12 +287,6 @@ impl Membership {
         let is_missed = |rank: &&u32| self.is_member(**rank) && !self.members.contains_key(rank);
         let ended = self.completed.iter().filter(is_missed).count();
         let (expected, known) = (self.size() - ended, self.members.len());
-        let not_ended = |ranks: Vec<u32>| -> Vec<u32> {
-            let ranks = ranks.into_iter();
-            ranks
-                .filter(|rank| !self.completed.contains(rank))
-                .collect()
-        };
         GangView {
             epoch: self.epoch,
             members: self.expected(),
@@ -306,14 +300,13 @@ impl Membership {
                 }
                 (Stage::Gathering | Stage::Introduced | Stage::Started, true, false) => {
                     GangPhase::Connecting {
-                        missing: not_ended(self.ranks_where(|member| {
-                            member.is_none_or(|member| !self.has_joined(member))
-                        })),
+                        missing: self
+                            .missing(|member| member.is_none_or(|member| !self.has_joined(member))),
                     }
                 }
                 (Stage::Gathering | Stage::Introduced | Stage::Started, false, false) => {
                     GangPhase::Gathering {
-                        missing: not_ended(self.ranks_where(|member| member.is_none())),
+                        missing: self.missing(|member| member.is_none()),
                     }
                 }
             },
@@ -323,6 +316,13 @@ impl Membership {
             quiet: self.quiet().collect(),
             progress: self.progress.clone(),
         }
+    }
+
+    /// Returns the ranks that are waited for: not those that have ended well.
+    fn missing(&self, lacks: impl Fn(Option<&Member>) -> bool) -> Vec<u32> {
+        let mut ranks = self.ranks_where(lacks);
+        ranks.retain(|rank| !self.completed.contains(rank));
+        ranks
     }
 
     fn ranks_where(&self, holds: impl Fn(Option<&Member>) -> bool) -> Vec<u32> {

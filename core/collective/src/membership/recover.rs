@@ -511,8 +511,10 @@ impl Membership {
         let ended = expected
             .iter()
             .filter(|rank| !members.contains(rank) && self.has_left(**rank));
-        let left = (members.len() + ended.count()) as u32;
-        if (left as usize) < expected.len() && left < self.recovery.policy.least {
+        let left = members.len() + ended.count();
+        let is_short = left < expected.len();
+        let left = left as u32;
+        if is_short && left < self.recovery.policy.least {
             let least = self.recovery.policy.least;
             self.break_with(Break::TooFew { left, least });
             return;
