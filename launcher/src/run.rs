@@ -29,7 +29,7 @@ const NOTICES: usize = 64;
 const ENDING_TICK: Duration = Duration::from_millis(200);
 /// The time between checks of whether the ranks may run on.
 const VOID_TICK: Duration = Duration::from_secs(1);
-/// How often is looked for the roster.
+/// Time between two looks for the roster.
 const ROSTER_TICK: Duration = Duration::from_millis(50);
 /// Has a process that catches it print its stacks: Python's `faulthandler` does, and so the wheel.
 const SIGUSR1: i32 = 10;

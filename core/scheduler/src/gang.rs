@@ -114,9 +114,9 @@ pub(crate) fn starting<'a>(
     // As it was recorded, so that another leader does not take back what the last one said.
     let newest = view.job.and_then(|job| job.status.newest.as_ref());
     let since = newest.map_or(attempt.seen, |newest| newest.since);
-    let told = since + ledger.policy().start_reported_after;
-    if told > ledger.now() {
-        wake.at(told);
+    let reported = since + ledger.policy().start_reported_after;
+    if reported > ledger.now() {
+        wake.at(reported);
         return GangState::Joining;
     }
     GangState::Preparing(pod)

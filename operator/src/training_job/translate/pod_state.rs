@@ -56,14 +56,15 @@ pub(super) fn pod_state(view: &PodView) -> PodState {
     if view.spec.node_name.is_none() {
         return PodState::Unbound;
     }
-    let containers = status
-        .init_container_statuses
-        .iter()
-        .chain(&status.container_statuses);
-    containers
-        .into_iter()
-        .find_map(blocked)
-        .map_or(PodState::Starting, PodState::Blocked)
+    let problem = self::containers(view).find_map(blocked);
+    problem.map_or(PodState::Starting, PodState::Blocked)
+}
+
+/// Returns the statuses of a pod's containers, in the order in which they start.
+fn containers(view: &PodView) -> impl Iterator<Item = &ContainerStatusView> {
+    let status = &view.status;
+    let inits = status.init_container_statuses.iter();
+    inits.chain(&status.container_statuses)
 }
 
 /// Returns how far a bound pod is whose trainer has not started. An image that is pulled cannot be
@@ -76,8 +77,7 @@ pub(super) fn preparation(view: &PodView) -> Preparation {
         conditions.any(|one| one.kind == kind && one.status == "True")
     };
     let has_sandbox = is_ready("PodReadyToStartContainers");
-    let stages = inits.iter().chain(&status.container_statuses).map(stage);
-    let stages: u32 = stages.sum();
+    let stages: u32 = containers(view).map(stage).sum();
     let sidecar = inits
         .iter()
         .find(|one| one.name == names::CONTAINER_HFREDUCE);
@@ -104,11 +104,7 @@ pub(super) fn preparation(view: &PodView) -> Preparation {
 /// Returns true if the first container that is waited for failed to be pulled, and no try has
 /// failed since the kubelet last said that it waits.
 fn waits_to_pull(view: &PodView) -> bool {
-    let status = &view.status;
-    let mut containers = status
-        .init_container_statuses
-        .iter()
-        .chain(&status.container_statuses);
+    let mut containers = containers(view);
     let blocked = containers.find(|container| blocked(container).is_some());
     let waiting = blocked.and_then(|container| container.state.waiting.as_ref());
     waiting.is_some_and(|waiting| waiting.reason == "ImagePullBackOff")
