@@ -203,7 +203,7 @@ fn objects() {
     let pool = LabelPool::default();
     let template = |of: &Value| PodTemplate::deserialize(&of["spec"]["template"]);
     let whole = template(&the_job()).unwrap();
-    explore(2_000, &[], |rng| {
+    explore(2_000, &[16866678501019746965], |rng| {
         if let Some(view) = damaged::<PodView>(rng, &the_pod()) {
             let name = view.metadata.name.clone();
             if let Some(MirroredPod { pod, .. }) = translate::pod(view) {

@@ -239,6 +239,19 @@ fn what_belongs_to_the_operator_is_refused_with_the_name() {
     assert_eq!(template_problem(&job(JOB).template.spec), None);
 }
 
+// The API refuses such a template as well; its pods would take the node for no trainer.
+#[test]
+fn a_template_has_exactly_one_trainer() {
+    for names in [["first", "second"], ["trainer", "trainer"]] {
+        let mut job = job(JOB);
+        for (container, name) in job.template.spec.containers.iter_mut().zip(names) {
+            container.name = name.to_owned();
+        }
+        let reason = template_problem(&job.template.spec).unwrap();
+        assert!(reason.contains("exactly one container"), "{reason}");
+    }
+}
+
 // The API refuses such a template; one that was stored before it did must not end the operator.
 #[test]
 fn resources_of_another_shape_are_taken_for_none() {

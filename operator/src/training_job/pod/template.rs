@@ -2,7 +2,7 @@
 //! so.
 
 use crds::names;
-use crds::template::PodTemplateBody;
+use crds::template::{PodTemplateBody, TemplateContainer};
 use serde_json::{Map, Value};
 
 use super::{ATTEMPT_PATH, CHECKPOINT_PATH, KEY_PATH, array};
@@ -14,16 +14,17 @@ const VOLUME_PREFIX: &str = "fireflyer-";
 pub fn template_problem(body: &PodTemplateBody) -> Option<String> {
     path_or_variable_problem(body)
         .or_else(|| volume_problem(body))
-        .or_else(|| last_word_problem(body))
+        .or_else(|| trainer_problem(body))
 }
 
-/// What the launcher says last, the save of an interruption for one, is read where the kubelet
-/// looks by default.
-fn last_word_problem(body: &PodTemplateBody) -> Option<String> {
-    let trainer = body
-        .containers
-        .iter()
-        .find(|container| container.name == names::CONTAINER_TRAINER)?;
+/// One trainer takes the node. What its launcher says last, the save of an interruption for one, is
+/// read where the kubelet looks by default.
+fn trainer_problem(body: &PodTemplateBody) -> Option<String> {
+    let is_trainer = |one: &&TemplateContainer| one.name == names::CONTAINER_TRAINER;
+    let mut trainers = body.containers.iter().filter(is_trainer);
+    let (Some(trainer), None) = (trainers.next(), trainers.next()) else {
+        return Some("the template needs exactly one container with the name trainer".to_owned());
+    };
     trainer.rest.get("terminationMessagePath")?;
     Some(
         "container trainer sets terminationMessagePath, which belongs to the launcher: leave it out"

@@ -267,6 +267,9 @@ impl World {
                 "{ack:?} was dropped unrecorded"
             );
         }
+        if matches!(pod.state, PodState::Refused(_)) {
+            self.run(id).cause_is_gone = true;
+        }
         self.forget(id);
         self.pods.remove(id);
         self.changed();

@@ -195,6 +195,9 @@ pub(crate) struct Run {
     pub(crate) ended: BTreeSet<u32>,
     /// True if the pod of one of them went while nobody watched, or before it was written down.
     pub(crate) unseen: bool,
+    /// True if a pod that its node has ended was collected: only that pod could say why the others
+    /// failed.
+    pub(crate) cause_is_gone: bool,
     /// Since when it is known that nobody goes on.
     pub(crate) stuck: Option<Timestamp>,
     /// When it makes no progress any more, in milliseconds.
