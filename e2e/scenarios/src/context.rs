@@ -295,6 +295,14 @@ impl Context {
         self.claim_with(&self.namespace, name, spec).await
     }
 
+    /// Pods of a component of the chart.
+    pub async fn pods_of(&self, component: &str) -> Result<Vec<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), crds::names::SYSTEM_NAMESPACE);
+        let labels = format!("app.kubernetes.io/component={component}");
+        let listed = pods.list(&ListParams::default().labels(&labels)).await?;
+        Ok(listed.items)
+    }
+
     /// Creates a claim.
     pub async fn claim_with(&self, namespace: &str, name: &str, spec: Value) -> Result<()> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);

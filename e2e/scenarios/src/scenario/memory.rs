@@ -8,7 +8,7 @@ use crds::TrainingJob;
 use crds::names::SYSTEM_NAMESPACE;
 use crds::training_job::Phase;
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::Request;
 use kube::{Api, Resource};
@@ -22,7 +22,9 @@ const CLAIMS: usize = 500;
 const AT_ONCE: usize = 4;
 /// Of a new operator, which lists everything on a busy machine.
 const LISTED: Duration = Duration::from_secs(240);
-const OPERATOR: &str = "app.kubernetes.io/component=operator";
+const OPERATOR: &str = "operator";
+/// csi-provisioner, which keeps all claims.
+const CONTROLLER: &str = "storage-controller";
 
 /// A job of 1.4 MB, of the fields that cost most when they are read into a tree.
 fn large_job(name: &str) -> String {
@@ -54,28 +56,24 @@ where
     }
 }
 
-/// Pods of the operator.
-async fn operators(context: &Context) -> Result<Vec<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), SYSTEM_NAMESPACE);
-    Ok(pods
-        .list(&ListParams::default().labels(OPERATOR))
-        .await?
-        .items)
-}
-
-/// Counts the restarts of the operator's containers.
-async fn restarts(context: &Context) -> Result<i32> {
-    let pods = operators(context).await?;
-    ensure!(pods.len() == 2, "{} operators instead of two", pods.len());
+/// Counts the restarts of a component's containers.
+async fn restarts(context: &Context, component: &str, replicas: usize) -> Result<i32> {
+    let pods = context.pods_of(component).await?;
+    let count = pods.len();
+    ensure!(
+        count == replicas,
+        "{count} pods of {component}, not {replicas}"
+    );
     let statuses = pods.iter().filter_map(|pod| pod.status.as_ref());
     let containers = statuses.flat_map(|status| status.container_statuses.iter().flatten());
     Ok(containers.map(|container| container.restart_count).sum())
 }
 
 /// Twenty jobs of 1.4 MB and five hundred claims with 256 KiB of annotations, all of one tenant: both replicas list them
-/// anew within their limit, and place the job of another.
+/// anew within their limit, and place the job of another, whose volume is made.
 pub async fn large_objects_of_a_tenant_end_no_operator(context: Context) -> Result<()> {
-    let before = restarts(&context).await?;
+    let before = restarts(&context, OPERATOR, 2).await?;
+    let controllers = restarts(&context, CONTROLLER, 1).await?;
     let jobs: Vec<String> = (0..JOBS).map(|index| format!("large-{index:02}")).collect();
     for names in jobs.chunks(AT_ONCE) {
         let created = names
@@ -103,7 +101,7 @@ pub async fn large_objects_of_a_tenant_end_no_operator(context: Context) -> Resu
             .await?;
         ensure!(message.contains("65536"), "{message}");
     }
-    let watching = restarts(&context).await? - before;
+    let watching = restarts(&context, OPERATOR, 2).await? - before;
     ensure!(
         watching == 0,
         "containers of the operator ended {watching} times"
@@ -119,14 +117,20 @@ pub async fn large_objects_of_a_tenant_end_no_operator(context: Context) -> Resu
     context.kubectl(&[&wait[..], &of_ours].concat()).await?;
     context
         .eventually("the operators of before are gone", LISTED, || async {
-            Ok((operators(&context).await?.len() == 2).then_some(()))
+            Ok((context.pods_of(OPERATOR).await?.len() == 2).then_some(()))
         })
         .await?;
+    context.volume("beside").await?;
     context
-        .submit(&TestJob::shell("beside", 1, ENDS_WELL))
+        .submit(&TestJob::shell("beside", 1, ENDS_WELL).checkpoint("beside", 300))
         .await?;
     context.reaches("beside", Phase::Succeeded, LISTED).await?;
-    let listing = restarts(&context).await?;
+    let provisioning = restarts(&context, CONTROLLER, 1).await? - controllers;
+    ensure!(
+        provisioning == 0,
+        "what makes volumes ended {provisioning} times"
+    );
+    let listing = restarts(&context, OPERATOR, 2).await?;
     ensure!(
         listing == 0,
         "containers of the new operators ended {listing} times"

@@ -44,15 +44,7 @@ pub async fn restarted_runtime_and_patched_readiness_end_no_gang(context: Contex
     let before = context.pod_uids("blinking").await?;
     let node = context.node_of("blinking", 1).await?;
 
-    context.cluster.node(&node)?.restart_runtime()?;
-    let renewed = context.lease_renewed(&node).await?;
-    context
-        .eventually(
-            "the kubelet goes on with its new runtime",
-            NODE_LOSS,
-            || async { Ok((context.lease_renewed(&node).await? > renewed).then_some(())) },
-        )
-        .await?;
+    restart_runtime(&context, &node).await?;
     context.node_ready(&node, true, NODE_LOSS).await?;
     // The kubelet writes the truth again within ten seconds.
     call_not_ready(&context, &node).await?;
@@ -60,6 +52,30 @@ pub async fn restarted_runtime_and_patched_readiness_end_no_gang(context: Contex
 
     unharmed(&context, "blinking", &before).await?;
     suspends(&context, "blinking").await
+}
+
+/// Restarts a node's runtime, and waits until the new one answers and the kubelet has gone on with it: a kubelet that
+/// ends a pod before that tries again when the pod's grace is over.
+async fn restart_runtime(context: &Context, node: &str) -> Result<()> {
+    let machine = context.cluster.node(node)?;
+    let process = || machine.run(&["pgrep", "-x", "containerd"]);
+    let before = process()?;
+    machine.restart_runtime()?;
+    context
+        .eventually("the new runtime answers", NODE_LOSS, || async {
+            let is_new = process().is_ok_and(|now| now != before);
+            let answers = is_new && machine.run(&["ctr", "version"]).is_ok();
+            Ok(answers.then_some(()))
+        })
+        .await?;
+    let renewed = context.lease_renewed(node).await?;
+    context
+        .eventually(
+            "the kubelet goes on with its new runtime",
+            NODE_LOSS,
+            || async { Ok((context.lease_renewed(node).await? > renewed).then_some(())) },
+        )
+        .await
 }
 
 /// What somebody with the right to write a Node's status can say of it.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use crds::training_job::Phase;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
@@ -46,7 +46,7 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
         .start(&TestJob::shell("untouched", 2, &writes).checkpoint("untouched", 300))
         .await?;
     let before = context.pod_uids("untouched").await?;
-    let mounts = pods_of(&context, MOUNTS).await?;
+    let mounts = context.pods_of(MOUNTS).await?;
 
     let events = context.events("untouched").await?;
     let columns = printer_columns(&context).await?;
@@ -79,7 +79,7 @@ pub async fn chart_upgrade_interrupts_no_job(context: Context) -> Result<()> {
         );
     }
     ensure!(
-        uids(&mounts) == uids(&pods_of(&context, MOUNTS).await?),
+        uids(&mounts) == uids(&context.pods_of(MOUNTS).await?),
         "the upgrade replaced what serves the mounts"
     );
     writes_go_on(&context, "untouched").await?;
@@ -162,7 +162,7 @@ async fn printer_columns(context: &Context) -> Result<String> {
 async fn parts(context: &Context) -> Result<Vec<BTreeSet<String>>> {
     let mut parts = Vec::new();
     for component in COMPONENTS {
-        let pods = pods_of(context, component).await?;
+        let pods = context.pods_of(component).await?;
         let stays = pods
             .iter()
             .filter(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -189,16 +189,6 @@ async fn writes_go_on(context: &Context, job: &str) -> Result<()> {
 /// Uids of pods.
 fn uids(pods: &[Pod]) -> BTreeSet<String> {
     pods.iter().filter_map(|pod| pod.uid()).collect()
-}
-
-/// All pods of one of our components.
-async fn pods_of(context: &Context, component: &str) -> Result<Vec<Pod>> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), crds::names::SYSTEM_NAMESPACE);
-    let label = format!("app.kubernetes.io/component={component}");
-    Ok(pods
-        .list(&ListParams::default().labels(&label))
-        .await?
-        .items)
 }
 
 /// `helm upgrade` to these values; returns when all that changed is Ready.
@@ -246,7 +236,7 @@ pub async fn operator_killed_after_every_write_finishes_the_job(context: Context
 async fn lives_of_a_write(context: &Context) -> Result<Crashed> {
     context
         .eventually("no other operator runs", START, || async {
-            let left = pods_of(context, "operator").await?;
+            let left = context.pods_of("operator").await?;
             Ok(left.is_empty().then_some(()))
         })
         .await?;
