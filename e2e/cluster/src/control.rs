@@ -201,10 +201,15 @@ pub(crate) fn log_tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
+/// Memory from which on a program of the control plane collects its garbage at once: an API server that has read large
+/// objects would let it grow to 17 GiB.
+const GO_MEMORY: &str = "6GiB";
+
 /// Starts a program of the tools in the control plane's namespace.
 fn run(site: Site<'_>, program: &str, arguments: &[String]) -> Result<()> {
     let mut command = network::inside(&site.layout.control_namespace());
     command.arg(site.tools.program(program)?).args(arguments);
+    command.env("GOMEMLIMIT", GO_MEMORY);
     record(site, program, &command, Stdio::null())
 }
 
