@@ -104,6 +104,8 @@ mod tests {
         let kept = Records::new(vec![record]).unwrap();
         let notes = notes(true, &kept);
         assert!(is_removed(&notes) && records(&notes) == kept);
+        // As on the disks of 2026-11-22.
+        assert_eq!(notes, [1, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
         assert!(!is_removed(&[]) && records(&[]) == Records::default());
     }
 }

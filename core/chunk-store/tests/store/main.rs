@@ -13,6 +13,7 @@ mod contents;
 mod damage;
 mod edits;
 mod full;
+mod kept;
 mod power;
 mod rot;
 mod rounds;

@@ -14,6 +14,7 @@ mod drawn;
 mod endings;
 mod fixture;
 mod handles;
+mod kept;
 mod names;
 mod once;
 mod oracle;

@@ -30,6 +30,14 @@ pub(crate) struct Snapshot {
 }
 
 impl Store {
+    pub(crate) fn from_rows(rows: BTreeMap<Vec<u8>, Vec<u8>>) -> Self {
+        let rows = rows.into_iter().map(|(key, value)| (key, (1, value)));
+        Self {
+            revision: 1,
+            keys: Rc::new(rows.collect()),
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot {
             revision: self.revision,
