@@ -1,6 +1,6 @@
 //! Limits of the files and messages that the programs of an attempt exchange.
 
-/// Nodes of a job: the 10,000 that we plan for, rounded up.
+/// Nodes of an assignment: the 10,000 that we plan for, rounded up. The API takes 4,096 for a job.
 ///
 /// - Unit: nodes
 /// - At the limit: refused, "nodes, not 1 to"

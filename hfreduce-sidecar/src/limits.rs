@@ -1,6 +1,6 @@
 //! Limits of a sidecar that the processes of its node, its neighbors or its operator can reach.
 
-/// Memory of results, and memory of inputs of a process, unless `--memory-limit` says otherwise.
+/// Memory of results, and memory of inputs of a process, unless `--limit-mib` says otherwise.
 ///
 /// - At the limit: waits: a call waits until results are given back; what can never fit is
 ///   refused

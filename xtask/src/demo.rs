@@ -9,9 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use ::cluster::{
-    Cluster, ClusterOptions, NODE_CLASS, Name, NodeEngine, chart, prerequisites, tools,
-};
+use ::cluster::{Cluster, ClusterOptions, Name, NodeEngine, chart, prerequisites, tools};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::args::Args;
@@ -99,9 +97,6 @@ fn run(mut args: Args) -> Result<ExitCode> {
     );
     let options = ClusterOptions::new(name).nodes(zones.len()).zones(&zones);
     let cluster = Cluster::up(&options, &report::step)?;
-    if !kill_node {
-        take_class(&cluster, zones.len())?;
-    }
     chart::install(&cluster, &report::step)?;
 
     if kill_node {
@@ -347,14 +342,6 @@ impl Drop for Log {
         drop(self.child.wait());
         self.finish();
     }
-}
-
-/// Takes its class from a node: then no job gets it, and the trainer's image, which takes long, is not copied there.
-fn take_class(cluster: &Cluster, number: usize) -> Result<()> {
-    let node = cluster.nodes().nth(number - 1);
-    let node = node.context("the cluster has fewer nodes")?.name();
-    let label = format!("{}-", NODE_CLASS);
-    kubectl(cluster, &["label", "node", node, &label]).map(|_| ())
 }
 
 fn node_of(cluster: &Cluster, attempt: u32, rank: u32) -> Result<String> {
