@@ -9,7 +9,6 @@ import numpy
 import sklearn
 import torch
 
-
 # Where `cargo xtask python --newest` puts a PyTorch that is not the image's.
 NEWEST = Path("/opt/torch")
 
