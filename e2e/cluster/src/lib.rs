@@ -52,7 +52,6 @@ pub use error::{Error, ErrorContext, Result};
 pub use handle::NodeHandle;
 pub use kind::NODE_IMAGE;
 pub use layout::Name;
-pub use node::NODE_CLASS;
 pub use options::ClusterOptions;
 pub use progress::{ProgressFn, StepOutcome, step};
 pub use state::{ENGINE, NodeEngine};

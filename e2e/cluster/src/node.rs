@@ -19,7 +19,7 @@ use crate::template::{self, CNI, CONTAINERD, INIT, KUBELET, render};
 use crate::tools::Tools;
 
 /// The label of nodes that jobs may get.
-pub const NODE_CLASS: &str = "fireflyer.dev/node-class";
+pub(crate) const NODE_CLASS: &str = "fireflyer.dev/node-class";
 
 /// A node is called lost when its lease is this old. Short, so that tests of node loss need not
 /// wait.

@@ -6,6 +6,7 @@ use scheduler::{
     Action, Attempt, CollectedPod, JobKey, JobKind, NewAttempt, Pod, PodState, Timestamp, Wish,
 };
 
+use super::machine::RESTARTED;
 use super::{Deed, Event, PodId, Running, World};
 
 /// The time for which a replica remembers a pod that ended well and is gone.
@@ -267,7 +268,7 @@ impl World {
                 "{ack:?} was dropped unrecorded"
             );
         }
-        if matches!(pod.state, PodState::Refused(_)) {
+        if matches!(&pod.state, PodState::Refused(why) if why == RESTARTED) {
             self.run(id).cause_is_gone = true;
         }
         self.forget(id);

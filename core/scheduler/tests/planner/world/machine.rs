@@ -14,6 +14,8 @@ use super::{Event, LEASE, PodId, World};
 const QUIET: Duration = Duration::from_millis(3500);
 /// The words for what a node offers without our agent.
 const NO_AGENT: &str = "0 of 1 fireflyer.dev/node";
+/// The words for a pod that its node has ended with itself.
+pub(super) const RESTARTED: &str = "the node was restarted";
 /// Silence after which peers give a sidecar up.
 const GIVEN_UP: Duration = Duration::from_millis(2500);
 
@@ -98,15 +100,15 @@ impl World {
             machine.alive = true;
             machine.node.ready = Ready::True;
         }
-        self.lose_pods(&name, "the node was restarted");
+        self.lose_pods(&name);
         self.changed();
     }
 
     /// What ran there is gone; what was never bound and is being deleted goes.
-    fn lose_pods(&mut self, name: &NodeName, why: &str) {
+    fn lose_pods(&mut self, name: &NodeName) {
         for id in self.pods_on(name) {
             if self.pods[&id].is_bound() {
-                self.end(&id, PodState::Refused(why.to_owned()));
+                self.end(&id, PodState::Refused(RESTARTED.to_owned()));
             }
         }
         for id in self.pods_on(name) {
